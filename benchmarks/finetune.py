@@ -1,9 +1,9 @@
-"""Effect of calibrate() on a trained network, with little and with much fresh data.
+"""Effect of finetune() on a trained network, with little and with much fresh data.
 
     python -m benchmarks.finetune --data-dir FOLDER --weights resnet20-12fca82f.th
 
 A ResNet20 trained on CIFAR-10 by others. A part of the test images is the fresh data, the rest is the test set. The
-images run through the network once; since calibrate() changes the last layer only, the rest is done on its inputs.
+images run through the network once; since finetune() changes the output layer only, the rest is done on its inputs.
 Writes results/finetune.md.
 """
 
@@ -79,12 +79,12 @@ def _measure(title: str, folder: Path, weights: Path, seeds: int) -> list[list[s
 
 def _text(seeds: int) -> str:
     return (
-        "# Fine-tuning a trained network with calibrate()\n\n"
+        "# Fine-tuning a trained network with finetune()\n\n"
         "A ResNet20 trained on CIFAR-10 (akamaster/pytorch_resnet_cifar10). Fresh data: this many of the 10,000 test "
         f"images, drawn for each of {seeds} seeds; scores on the rest, mean ± standard deviation over seeds, ECE "
         "in 20 bins. Change of log loss: against the network as given, on the same images, with the p-value of a "
         "paired t-test over seeds (the test images of the seeds overlap, so p is too small). Seconds: processor "
-        "time of calibrate() without the forward pass, one thread. Written by `python -m benchmarks.finetune`."
+        "time of finetune() without the forward pass, one thread. Written by `python -m benchmarks.finetune`."
     )
 
 
@@ -131,7 +131,8 @@ def _copy(head: nn.Linear) -> nn.Linear:
 def _calibrate(layer: nn.Linear, loader: list[tuple[Tensor, Tensor]], method: Any) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", cal.training.CalibrationWarning)  # the table says what was chosen
-        return cal.training.calibrate(layer, loader, method=method).method
+        chosen: str = cal.training.finetune(layer, loader, method=method).method
+        return chosen
 
 
 @torch.no_grad()

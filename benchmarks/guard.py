@@ -72,10 +72,10 @@ class Watched(Guard):
         super().__init__()
         self.largest = self.largest_now = 0.0
 
-    def judge(self) -> dict[str, float]:
+    def close_window(self) -> dict[str, float]:
         """Judge a window, and keep its pull."""
         pulls = [torch.stack(kept) for kept in self._pulls.values() if len(kept) >= FEWEST_PULLS]
-        values = super().judge()
+        values = super().close_window()
         if "pull" in values and len(pulls) == 2:
             self.largest = max(self.largest, values["pull"])
             self.largest_now = max(self.largest_now, float(pulls[1].mean() / pulls[0].mean()))

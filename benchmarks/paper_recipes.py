@@ -26,7 +26,8 @@ import calibrant as cal
 from benchmarks.measure import machine
 from benchmarks.tables import RESULTS, finish, markdown, show, status
 from calibrant.files import write_json
-from calibrant.training import CalibratedClassifier, InterleavedBatch
+from calibrant.training import InterleavedModule
+from calibrant.training.interleave import InterleavedBatch
 from calibrant_lab.models import build_image_model
 from calibrant_lab.paper.profiles import paper_sweep
 from calibrant_lab.sweeps.protocol import rehearse
@@ -108,9 +109,7 @@ def cost(configuration: Configuration) -> Cost:
     return Cost(each, plain, len(needed) - plain, total)
 
 
-def stepping(
-    configuration: Configuration, data: Path | None
-) -> tuple[CalibratedClassifier, Iterable[InterleavedBatch]]:
+def stepping(configuration: Configuration, data: Path | None) -> tuple[InterleavedModule, Iterable[InterleavedBatch]]:
     """What trains, and its batches: of the data, or of noise in the shape of the recipe's pictures."""
     if data is not None:
         prepared = prepare(configuration, data)
@@ -126,7 +125,7 @@ def stepping(
         target = torch.randint(CLASSES[configuration.recipe], (settings["batch_size"],))
         return torch.randn(settings["batch_size"], channels, size, size), target
 
-    return CalibratedClassifier(model, cal.ESDLoss()), (InterleavedBatch(noise(), noise()) for _ in count())
+    return InterleavedModule(model, cal.ESDLoss()), (InterleavedBatch(noise(), noise()) for _ in count())
 
 
 def real_steps(recipe: str, data: Path | None, steps: int) -> dict[str, Any]:

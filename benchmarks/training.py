@@ -16,7 +16,8 @@ from torch import Tensor
 import calibrant as cal
 from benchmarks.measure import machine
 from benchmarks.tables import finish, markdown, show, status
-from calibrant.training import CalibratedClassifier, InterleavedBatch, InterleavedLoader, interleave
+from calibrant.training import InterleavedModule, interleave
+from calibrant.training.interleave import InterleavedBatch, InterleavedLoader
 from calibrant_lab.models.lenet import LeNet5
 
 STEPS = 200
@@ -81,7 +82,7 @@ def measured(batch: int, calibration_batch: int) -> list[tuple[float, float]]:
     """Seconds of plain steps and of Lightning's, in pairs."""
     turns = TakeTurns(plain_steps(loader(batch, calibration_batch)))
     torch.manual_seed(0)
-    classifier = CalibratedClassifier(LeNet5(), cal.ESDLoss())
+    classifier = InterleavedModule(LeNet5(), cal.ESDLoss())
     with tempfile.TemporaryDirectory() as folder:
         trainer = lightning.Trainer(
             max_epochs=1, accelerator="cpu", devices=1, default_root_dir=folder, callbacks=[turns],
@@ -109,12 +110,12 @@ def main() -> None:
             broken.append(f"a step of {size} takes {ratio:.3f} times a plain one, promised at most {PROMISED}")
     status("")
     title = "Overhead of training under Lightning"
-    heading = ["batch", "plain PyTorch", "CalibratedClassifier", "more", "overhead"]
+    heading = ["batch", "plain PyTorch", "InterleavedModule", "more", "overhead"]
     show(title, heading, rows)
     text = (
         f"# {title}\n\nMeasured by `make bench` on {machine()}, lightning {lightning.__version__}. LeNet5 in torch's "
         "own layers on 32 x 32 images, NLL plus ESD, AdamW, batches ready in memory: one step in plain PyTorch and "
-        "one of `CalibratedClassifier` under `lightning.Trainer` (no logger, no checkpoints, no progress bar) in "
+        "one of `InterleavedModule` under `lightning.Trainer` (no logger, no checkpoints, no progress bar) in "
         f"turns. Processor time; medians of {STEPS} steps, and of the difference and the ratio within each pair. "
         "Running loss, accuracy and ECE are included; "
         "what happens once an epoch is not.\n\n"

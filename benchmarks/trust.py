@@ -35,7 +35,8 @@ from benchmarks.corrected_esd import CorrectedESDLoss
 from benchmarks.trust_settings import SETTINGS, Pool, Setting
 from calibrant import metrics
 from calibrant.posthoc.temperature import best_temperature
-from calibrant.training import CalibratedLoss, InterleavedLoader, interleave
+from calibrant.training import CalibratedLoss, interleave
+from calibrant.training.interleave import InterleavedLoader
 
 Loss = Callable[[Any, Any, Any, Any], Tensor]
 WEIGHTS = (0.2, 1.0, 4.0)
@@ -49,25 +50,33 @@ REPLACING: dict[str, Callable[[], nn.Module]] = {
     "dual-focal": cal.DualFocalLoss,
     "label-smoothing": cal.LabelSmoothingLoss,
 }
-# Ways to set CalibratedLoss: the defaults, the other criterion and method, and one change at a time.
+# Ways to set CalibratedLoss: the defaults, another method, and one change at a time.
 CALIBRATED: dict[str, dict[str, Any]] = {
     "loop": {},
-    "loop-esd": {"criterion": "esd"},
     "head": {"method": "head"},
     "loop-every1": {"every": 1},
     "loop-every8": {"every": 8},
-    "loop-every8-buffer500": {"every": 8, "samples": 500},
+    "loop-every8-buffer500": {"every": 8},
     "loop-every2": {"every": 2},
     "loop-every16": {"every": 16},
+    "loop-buffer500": {},
+    "loop-buffer8000": {},
+    "loop-damping0.3": {},
+    "loop-damping1": {},
+    "loop-patience0": {},
+    "loop-smoothing": {"loss": cal.LabelSmoothingLoss()},
+}
+# Settings of the loop that are no options. T by ESD (loop-esd) and dropout for held-out batches (loop-dropout) are in
+# the table too, from runs of an earlier version that had these options.
+LOOPS: dict[str, dict[str, float]] = {
+    "loop-every8-buffer500": {"samples": 500},
     "loop-buffer500": {"samples": 500},
     "loop-buffer8000": {"samples": 8000},
     "loop-damping0.3": {"damping": 0.3},
     "loop-damping1": {"damping": 1.0},
     "loop-patience0": {"patience": 0.0},
-    "loop-dropout": {"dropout": True},
-    "loop-smoothing": {"loss": cal.LabelSmoothingLoss()},
 }
-MAIN = ["nll", "loop", "nll-all", "nll-stopped", "esd-1", *REPLACING, "loop-smoothing", "loop-esd", "head", *SEARCHED]
+MAIN = ["nll", "loop", "nll-all", "nll-stopped", "esd-1", *REPLACING, "loop-smoothing", "head", *SEARCHED]
 ABLATIONS = [name for name in CALIBRATED if name.startswith("loop-") and name not in MAIN] + [
     "fixed-t",
     "esd-corrected",
@@ -144,10 +153,11 @@ def _loss(method: str, model: nn.Module, held_out: int) -> tuple[CalibratedLoss 
         return corrected, corrected
     if name in CALIBRATED:
         calibrated = CalibratedLoss(model, **CALIBRATED[name])
+        vars(calibrated.loop).update(LOOPS.get(name, {}))
         return calibrated, calibrated
     if name in SEARCHED or name == "esd-1":
         objective = SEARCHED["esd" if name == "esd-1" else name]()
-        published = CalibratedLoss(model, "published", objective=objective, weight=float(weight or 1), guard=True)
+        published = CalibratedLoss(model, "published", objective=objective, weight=float(weight or 1))
         return published, published
     if name in REPLACING:
         replacing = REPLACING[name]()

@@ -139,7 +139,7 @@ def _costs(runs: Path) -> dict[str, float]:
 
 def _found(runs: Path, setting: str) -> dict[str, Runs]:
     methods: dict[str, Runs] = {}
-    for method in dict.fromkeys([*ORDER, *MAIN, *ABLATIONS]):
+    for method in dict.fromkeys([*ORDER, *MAIN, *ABLATIONS, "loop-dropout"]):
         name = method
         if method in SEARCHED:
             candidates = [path_of(runs, setting, f"{method}@{weight:g}", 0) for weight in WEIGHTS]

@@ -36,6 +36,7 @@ from benchmarks.unseen_settings import (
     Unseen,
 )  # fmt: skip
 from calibrant import metrics
+from calibrant.training.interleave import InterleavedLoader
 from calibrant_lab.paper.tables.significance import Paired, paired_test
 
 SEEDS = range(5)
@@ -83,9 +84,7 @@ def run(chosen: Unseen, pool: Pool, seed: int) -> dict[str, Any]:
     return {"scores": found, "over_fits": over_fits, "warnings": warned}
 
 
-def train(
-    chosen: Unseen, model: nn.Module, batches: cal.training.InterleavedLoader, loss: Callable[..., Tensor]
-) -> None:
+def train(chosen: Unseen, model: nn.Module, batches: InterleavedLoader, loss: Callable[..., Tensor]) -> None:
     """The recipe: Adam, with the learning rate of the set."""
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
     steps = chosen.epochs * len(batches)

@@ -1,7 +1,7 @@
 """Calibrated training with Hugging Face, compared with the usual remedy.
 
 Trains a tiny, randomly initialised BERT twice to tell good reviews from bad ones (made of words, a fifth of them with
-the wrong label): by `Trainer`, followed by temperature scaling on held-out reviews, and by `CalibratedTrainer`, which
+the wrong label): by `Trainer`, followed by temperature scaling on held-out reviews, and by `InterleavedTrainer`, which
 uses the same held-out reviews during training. Prints accuracy, ECE and log loss of both on test reviews that neither
 has seen. One run on data this small does not decide between the two. Takes about 30 seconds, downloads nothing, and
 needs `pip install 'calibrant[hf]'`. With a model of the hub only the first lines change.
@@ -18,7 +18,7 @@ from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, BertConfig, BertTokenizer, Trainer, TrainingArguments
 
 import calibrant as cal
-from calibrant.training import CalibratedTrainer, interleaved_split
+from calibrant.training import InterleavedTrainer, interleaved_split
 
 GOOD, BAD = ["great", "good", "funny", "moving"], ["dull", "bad", "slow", "loud"]
 WORDS = [*GOOD, *BAD, *(f"word{k}" for k in range(200))]
@@ -60,14 +60,14 @@ def trained(kind: type[Trainer], **options: Any) -> Any:
 
 with tempfile.TemporaryDirectory() as folder:
     plain = trained(Trainer)
-    calibrated = trained(CalibratedTrainer, calibration_dataset=held_out)
+    calibrated = trained(InterleavedTrainer, calibration_dataset=held_out)
     fit_on, plain_test, calibrated_test = plain.predict(held_out), plain.predict(test), calibrated.predict(test)
 
 scaling = cal.posthoc.TemperatureScaling().fit(fit_on.predictions, fit_on.label_ids)
 rows = {
     "Trainer": {"logits": plain_test.predictions},
     f"  + temperature {scaling.temperature_:.2f}": {"probabilities": scaling.predict_proba(plain_test.predictions)},
-    f"CalibratedTrainer, {calibrated.finished.temperature:.2f}": {"logits": calibrated_test.predictions},
+    f"InterleavedTrainer, {calibrated.finished.temperature:.2f}": {"logits": calibrated_test.predictions},
 }
 print(f"{'4,000 test reviews':24} accuracy     ECE  log loss")
 for name, predictions in rows.items():

@@ -1,7 +1,7 @@
 """Calibrated training under Lightning, compared with the usual remedy.
 
 Trains the same network twice on synthetic data with five classes: with cross-entropy, followed by temperature scaling
-on held-out data, and with `CalibratedClassifier(method="temperature")`, which uses the same held-out data during
+on held-out data, and with `InterleavedModule(method="temperature")`, which uses the same held-out data during
 training. Prints the log loss in training and on held-out data, which diverge as it overfits, then accuracy, ECE
 and log loss of both on test data that neither has seen. One run on data this small does not decide between the two.
 Takes about 20 seconds and needs `pip install 'calibrant[lightning]'`.
@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant as cal
-from calibrant.training import CalibratedClassifier, InterleavedDataModule
+from calibrant.training import InterleavedDataModule, InterleavedModule
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", module="lightning")  # advice about workers; the data is in memory
@@ -35,11 +35,11 @@ held_out: Any = data.calibration_part
 x_held_out, y_held_out = next(iter(DataLoader(held_out, len(held_out))))
 
 
-def fit(method: Any, **batches: Any) -> CalibratedClassifier:
+def fit(method: Any, **batches: Any) -> InterleavedModule:
     """Train the network, from the same initial weights every time."""
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(20, 256), nn.ReLU(), nn.Linear(256, 5))
-    classifier = CalibratedClassifier(network, method=method, learning_rate=5e-3)
+    classifier = InterleavedModule(network, method=method, learning_rate=5e-3)
     quiet: Any = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     lightning.Trainer(max_epochs=40, accelerator="cpu", **quiet).fit(classifier, **batches)
     return classifier.eval()

@@ -13,7 +13,7 @@ PRINTED = {
     "audit_risk_score": ["overstated by a factor", "region = south", "Corrected in each region", "is not rejected"],
     "monitor_weekly": ["exit status 0", "exit status 1 calibrant: week4: worse-than-baseline", "audits.csv has"],
     "plain_pytorch": ["cross-entropy", "+ temperature", "CalibratedLoss", "ECE-sweep"],
-    "with_hugging_face": ["Trainer", "+ temperature", "CalibratedTrainer"],
+    "with_hugging_face": ["Trainer", "+ temperature", "InterleavedTrainer"],
     "with_lightning": ["epoch 40", "cross-entropy", "+ temperature", 'method="temperature"'],
     "with_scikit_learn": ["as it is", "Calibrant, auto", "Mixture", "95 % interval of a - b"],
 }

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import calibrant as cal
-from calibrant.training import CalibratedClassifier
+from calibrant.training import InterleavedModule
 from tests.cases import random_logits
 
 LOGITS, TARGET = random_logits(16, 3, seed=0)
@@ -18,19 +18,19 @@ LABELS = torch.tensor([[1, 0, 1], [0, 0, 0]] * 8)
 def test_a_class_in_place_of_an_object_is_named() -> None:
     wrong: Any = cal.ESDLoss
     with pytest.raises(TypeError, match=r"^objective must be an object, got the class ESDLoss: write ESDLoss\(\)$"):
-        CalibratedClassifier(nn.Linear(4, 3), wrong)
+        InterleavedModule(nn.Linear(4, 3), wrong)
     wrong = cal.FocalLoss
     with pytest.raises(TypeError, match=r"^loss must be an object, got the class FocalLoss: write FocalLoss\(\)$"):
-        CalibratedClassifier(nn.Linear(4, 3), cal.ESDLoss(), loss=wrong)
+        InterleavedModule(nn.Linear(4, 3), cal.ESDLoss(), loss=wrong)
 
 
 def test_the_trainer_of_transformers_names_it_too() -> None:
     pytest.importorskip("transformers")
-    from calibrant.training import CalibratedTrainer
+    from calibrant.training import InterleavedTrainer
 
     wrong: Any = cal.ESDLoss
     with pytest.raises(TypeError, match=r"^objective must be an object, got the class ESDLoss: write ESDLoss\(\)$"):
-        CalibratedTrainer(calibration_dataset=[1, 2, 3], objective=wrong)
+        InterleavedTrainer(calibration_dataset=[1, 2, 3], objective=wrong)
 
 
 def test_the_output_of_transformers_is_not_its_logits() -> None:

@@ -1,12 +1,14 @@
-"""Batches of tensors in memory."""
+"""Batches of tensors in memory, and losses with other settings of the loop."""
 
 import math
 from collections.abc import Iterator
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 Batch = tuple[Tensor, Tensor]
+T = TypeVar("T")
 
 
 class Batches:
@@ -21,3 +23,10 @@ class Batches:
 
     def __len__(self) -> int:
         return math.ceil(len(self.data[1]) / self.size)
+
+
+def with_settings(made: T, **settings: Any) -> T:
+    """A temperature loop, or a loss with one, whose settings are others; with ``patience=0`` T moves at once."""
+    for name, value in settings.items():
+        setattr(getattr(made, "loop", made), name, value)
+    return made

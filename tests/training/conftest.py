@@ -8,9 +8,9 @@ from calibrant.training.warning import Reminder
 
 
 @pytest.fixture
-def over_fits_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the temperature move from the start, where a test has no time to over-fit."""
-    monkeypatch.setattr(TemperatureLoop, "_judge", lambda loop, *_: setattr(loop, "over_fits", True))
+def moves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the temperature move from the start, where a test has no time to overfit."""
+    monkeypatch.setattr(TemperatureLoop, "patience", 0)
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from calibrant.training import freeze_batchnorm_statistics
+from calibrant.training.forward import freeze_batchnorm_statistics
 
 
 @pytest.mark.parametrize("momentum", [0.1, None])

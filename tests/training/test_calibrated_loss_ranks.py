@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from calibrant.training import CalibratedLoss
 from tests.ranks import on_two_ranks
+from tests.training.batches import with_settings
 
 
 def batch(step: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -25,7 +26,7 @@ def trained(rank: int | None) -> dict[str, object]:
     last.weight.data *= 20  # over-confident from the start
     model = network if rank is None else DistributedDataParallel(network)
     rows = slice(None) if rank is None else slice(rank, None, 2)
-    calibrated = CalibratedLoss(model, every=2, patience=0)
+    calibrated = with_settings(CalibratedLoss(model, every=2), patience=0)
     optimizer = torch.optim.SGD(model.parameters(), 0.5)
     temperatures = []
     for step in range(12):

@@ -1,4 +1,4 @@
-"""calibrate(): equal to post-hoc scaling, honest in its choice, and careful with the network it is given."""
+"""finetune(): equal to post-hoc scaling, honest in its choice, and careful with the network it is given."""
 
 import copy
 import warnings
@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from calibrant.training.recalibrations import Samples, fit_heads, logits_after
 from torch import Tensor, nn
 
 from calibrant.posthoc import TemperatureScaling, VectorScaling
-from calibrant.training import CalibrationWarning, calibrate
+from calibrant.training import CalibrationWarning, finetune
+from calibrant.training.finetune import Samples, fit_heads, logits_after
 
 Batch = tuple[Tensor, Tensor]
 
@@ -48,7 +48,7 @@ def test_temperature_is_that_of_temperature_scaling_and_is_folded_into_the_last_
     with torch.no_grad():
         before = model(fresh[0])
     scaling = TemperatureScaling(strict=True).fit(before, fresh[1])
-    result = calibrate(model, batches(fresh), method="temperature")
+    result = finetune(model, batches(fresh), method="temperature")
     assert result.temperature == pytest.approx(scaling.temperature_, rel=1e-6)
     torch.testing.assert_close(model(fresh[0]), scaling(before))
     assert not list(model.buffers())
@@ -62,7 +62,7 @@ def test_vector_is_that_of_vector_scaling(bias: bool) -> None:
     with torch.no_grad():
         before = model(fresh[0])
     scaling = VectorScaling(strict=True).fit(before, fresh[1])
-    assert calibrate(model, batches(fresh), method="vector").method == "vector"
+    assert finetune(model, batches(fresh), method="vector").method == "vector"
     torch.testing.assert_close(model(fresh[0]), scaling(before), rtol=1e-4, atol=1e-4)
 
 
@@ -75,7 +75,7 @@ def test_a_binary_network_with_one_logit_can_be_changed_in_every_way() -> None:
         with torch.no_grad():
             model.weight.copy_(torch.tensor([[4.0, 1.0, 0.0]]))
             model.bias.zero_()
-        result = calibrate(model, [(x, y)], method=method)
+        result = finetune(model, [(x, y)], method=method)
         achieved = float(F.binary_cross_entropy_with_logits(model(x).squeeze(1), y.float()).detach())
         assert result.method == method
         assert achieved == pytest.approx(result.after.log_loss, abs=0.02)
@@ -104,15 +104,15 @@ def test_a_strong_penalty_of_the_head_is_temperature_scaling_and_a_weak_one_is_t
 def test_auto_chooses_the_simplest_change_that_is_enough() -> None:
     fresh, new = data(3000), data(20_000, seed=1)
     only_scale = network()
-    assert calibrate(only_scale, batches(fresh)).method == "temperature"
+    assert finetune(only_scale, batches(fresh)).method == "temperature"
     wrong_bias = network()
     with torch.no_grad():
         wrong_bias[2].bias.copy_(torch.tensor([3.0, 0.0, 0.0, -3.0]))  # type: ignore[operator]
-    assert calibrate(wrong_bias, batches(fresh)).method == "vector"
+    assert finetune(wrong_bias, batches(fresh)).method == "vector"
     wrong_features = network()
     with torch.no_grad():
         wrong_features[2].weight[:, 4:] += 2.0 * torch.randn(4, 2, generator=torch.Generator().manual_seed(0))  # type: ignore[index, operator]
-    assert calibrate(wrong_features, batches(fresh)).method == "head"
+    assert finetune(wrong_features, batches(fresh)).method == "head"
     losses = [log_loss(model, new) for model in (only_scale, wrong_bias, wrong_features)]
     assert losses == pytest.approx([log_loss(network(1.0), new)] * 3, abs=0.01)
 
@@ -121,7 +121,7 @@ def test_auto_changes_nothing_when_nothing_helps_and_says_so() -> None:
     model = network(1.0)
     before = copy.deepcopy(model.state_dict())
     with pytest.warns(CalibrationWarning, match="left as it is"):
-        result = calibrate(model, batches(data(2000)))
+        result = finetune(model, batches(data(2000)))
     assert (result.method, result.temperature) == ("nothing", 1.0)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
@@ -138,7 +138,7 @@ def test_auto_does_not_choose_a_head_that_over_fits() -> None:
     on_fresh = float(F.cross_entropy(logits_after(weakest, samples), fresh[1]))
     on_new = float(F.cross_entropy(new[0].double() @ weakest.weight.T + weakest.bias, new[1]))
     assert on_fresh < 0.5 < 2 * log_loss(network(1.0, features), new) < on_new  # it does over-fit
-    result = calibrate(model, batches(fresh))
+    result = finetune(model, batches(fresh))
     assert result.method == "temperature"
     assert log_loss(model, new) == pytest.approx(result.after.log_loss, abs=4 * result.after.error)
 
@@ -146,7 +146,7 @@ def test_auto_does_not_choose_a_head_that_over_fits() -> None:
 def test_cross_validated_log_loss_of_the_head_holds_on_new_data() -> None:
     fresh, new = data(400, features=40), data(20_000, seed=1, features=40)
     model = network(3.0, 40)
-    result = calibrate(model, batches(fresh), method="head")
+    result = finetune(model, batches(fresh), method="head")
     assert result.after.log_loss == pytest.approx(log_loss(model, new), abs=3 * result.after.error)
     assert result.penalty is not None
 
@@ -186,7 +186,7 @@ def cross_fitted_temperature(logits: Tensor, target: Tensor) -> float:
 def test_what_is_reported_is_what_the_model_does(seed: int, signal: float, method: Any, last: str) -> None:
     model, (x, y) = near_chance(seed, signal, last=last)
     before = copy.deepcopy(model)
-    result = calibrate(model, [(x, y)], method=method)
+    result = finetune(model, [(x, y)], method=method)
     logits, new = before(x).detach(), model(x).detach()
     assert result.before.log_loss == pytest.approx(log_loss(before, (x, y)), rel=1e-5)
     if result.method == "nothing":
@@ -209,7 +209,7 @@ def test_a_network_at_chance_has_no_temperature_and_is_left_as_it_is(method: Any
     model, fresh = near_chance(6)
     before = copy.deepcopy(model.state_dict())
     with pytest.warns(CalibrationWarning, match="left as it is: .* no better than chance, so .* check that logits and"):
-        result = calibrate(model, [fresh], method=method)
+        result = finetune(model, [fresh], method=method)
     assert (result.method, result.temperature, result.penalty) == ("nothing", 1.0, None)
     assert [one.method for one in result.candidates] == ["nothing"]
     assert result.after == result.before
@@ -219,7 +219,7 @@ def test_a_network_at_chance_has_no_temperature_and_is_left_as_it_is(method: Any
 def test_auto_says_that_a_network_at_chance_has_no_temperature() -> None:
     model, fresh = near_chance(6)
     with pytest.warns(CalibrationWarning, match="only 'vector' can be tried: .* no better than chance"):
-        result = calibrate(model, [fresh])
+        result = finetune(model, [fresh])
     assert [one.method for one in result.candidates] == ["nothing", "vector"]
     assert result.method == "vector"
 
@@ -230,41 +230,29 @@ def test_seen_samples_and_few_samples_are_warned_about() -> None:
     y = (1.5 * x[:, :4]).argmax(1)
     y[0] = (y[0] + 1) % 4
     with pytest.warns(CalibrationWarning, match="probably trained on"):
-        calibrate(model, [(x, y)], method="temperature")
+        finetune(model, [(x, y)], method="temperature")
     with pytest.warns(CalibrationWarning, match="50 samples are few"):
-        calibrate(network(), [data(50)], method="temperature")
+        finetune(network(), [data(50)], method="temperature")
     with pytest.raises(ValueError, match="needs at least 10 samples"):
-        calibrate(network(), [data(9)])
+        finetune(network(), [data(9)])
 
 
 def test_a_network_whose_logits_no_layer_makes_is_scaled() -> None:
     model = nn.Sequential(network()[2], nn.Hardtanh(-8, 8))
     fresh = data(1000)
-    result = calibrate(model, batches(fresh))
+    result = finetune(model, batches(fresh))
     assert result.method == "temperature"
     assert [one.method for one in result.candidates] == ["nothing", "temperature"]
     assert "calibrant_temperature" in model.state_dict()
     with pytest.raises(ValueError, match="use method='temperature'"):
-        calibrate(model, batches(fresh), method="vector")
-
-
-def test_a_layer_that_does_not_make_the_logits_is_refused() -> None:
-    model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 4))
-    with pytest.raises(ValueError, match="does not make the logits"):
-        calibrate(model, [data(300)], layer="0")
-    with pytest.raises(ValueError, match="no layer 'head'"):
-        calibrate(model, [data(300)], layer="head")
-    convolutions = nn.Sequential(nn.Conv1d(6, 6, 1), nn.ReLU(), nn.Conv1d(6, 4, 1), nn.Flatten())
-    x, y = data(300)
-    with pytest.raises(ValueError, match="does not make the logits"):
-        calibrate(convolutions, [(x.unsqueeze(2), y)], layer="0")
+        finetune(model, batches(fresh), method="vector")
 
 
 def test_the_result_is_deterministic_and_leaves_modes_and_random_numbers_alone() -> None:
     fresh = batches(data(500))
     first, second = network().train(), network().eval()
     state = torch.get_rng_state()
-    results = [calibrate(model, fresh, method="head") for model in (first, second)]
+    results = [finetune(model, fresh, method="head") for model in (first, second)]
     assert torch.equal(torch.get_rng_state(), state)
     assert results[0] == results[1]
     assert torch.equal(first[2].weight, second[2].weight)  # type: ignore[arg-type]
@@ -277,14 +265,14 @@ def test_ignored_samples_do_not_count() -> None:
     x, y = data(600)
     hidden = torch.cat((y[:500], torch.full((100,), -100)))
     some, all_of_them = network(), network()
-    assert calibrate(some, [(x, hidden)]) == calibrate(all_of_them, [(x[:500], y[:500])])
+    assert finetune(some, [(x, hidden)]) == finetune(all_of_them, [(x[:500], y[:500])])
     assert torch.equal(some[2].weight, all_of_them[2].weight)  # type: ignore[arg-type]
 
 
 def test_the_result_reads_as_a_table() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        result = calibrate(network(), batches(data(1000)))
+        result = finetune(network(), batches(data(1000)))
     text = str(result)
     assert text.startswith(f"changed: temperature {result.temperature:.3g};")
     assert "1,000 samples" in text

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from calibrant.training import CalibratedLoss, CalibrationWarning
 from calibrant.training.forward import evaluating
 from calibrant.training.warning import Reminder
-from tests.training.batches import Batch
+from tests.training.batches import Batch, with_settings
 from tests.training.test_calibrated_loss import knowing, samples, train
 
 TELL = Reminder.tell
@@ -33,7 +33,7 @@ def trained(model: Any = None, **options: Any) -> tuple[nn.Module, CalibratedLos
     model = knowing(nn.Linear(10, 4)) if model is None else model
     with torch.no_grad():
         next(model.parameters()).mul_(3)
-    calibrated = CalibratedLoss(model, patience=0, damping=1.0, **options)
+    calibrated = with_settings(CalibratedLoss(model, **options), patience=0, damping=1.0)
     train(calibrated, model, 3, samples(300, 0), HELD_OUT)
     assert calibrated.temperature > 1.5
     return model, calibrated
@@ -43,6 +43,7 @@ def batches_of(data: Batch, *sizes: int) -> list[Batch]:
     return list(zip(*(column.split(list(sizes)) for column in data), strict=True))
 
 
+@pytest.mark.filterwarnings("ignore::calibrant.training.CalibrationWarning")
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("how", ["model.compile()", "torch.compile", "a compiled part"])
 def test_the_layer_of_a_compiled_model_is_divided(how: str) -> None:
@@ -58,7 +59,7 @@ def test_the_layer_of_a_compiled_model_is_divided(how: str) -> None:
         for size in (128, 100, 128):  # code for any size is made at the second
             given(HELD_OUT[0][:size])
         raw = network().eval()(HELD_OUT[0])
-    finished = CalibratedLoss(given, patience=0, guard=False).finish(batches_of(HELD_OUT, 200, 100))
+    finished = with_settings(CalibratedLoss(given), patience=0).finish(batches_of(HELD_OUT, 200, 100))
     fresh = network()
     fresh.load_state_dict(model.state_dict())
     torch.testing.assert_close(fresh.eval()(HELD_OUT[0]), raw / finished.temperature)
@@ -73,7 +74,7 @@ def test_a_compiled_model_without_such_a_layer_is_scaled_at_once() -> None:
     with torch.no_grad():
         for size in (300, 200, 100):
             raw = model(HELD_OUT[0][:size])
-        finished = CalibratedLoss(model, patience=0).finish([HELD_OUT])
+        finished = with_settings(CalibratedLoss(model), patience=0).finish([HELD_OUT])
         assert finished.temperature != 1
         torch.testing.assert_close(model(HELD_OUT[0][:100]), raw / finished.temperature)
 
@@ -89,7 +90,7 @@ def test_a_second_finish_on_the_same_data_changes_nothing(last: tuple[nn.Module,
     before = copy.deepcopy(model.state_dict())
     assert calibrated.finish([few]).temperature == pytest.approx(1, abs=1e-5)
     torch.testing.assert_close(model.state_dict(), before, rtol=1e-5, atol=0)
-    other = CalibratedLoss(model, patience=0)
+    other = with_settings(CalibratedLoss(model), patience=0)
     other.load_state_dict(state)
     assert other.finish([few]).temperature == pytest.approx(1, abs=1e-5)
 
@@ -97,7 +98,7 @@ def test_a_second_finish_on_the_same_data_changes_nothing(last: tuple[nn.Module,
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_models_of_other_precisions_are_finished(dtype: torch.dtype) -> None:
     model, x = knowing(nn.Linear(10, 4)).to(dtype), HELD_OUT[0].to(dtype)
-    assert CalibratedLoss(model, guard=False).finish([(x, HELD_OUT[1])]).temperature != 1
+    assert CalibratedLoss(model).finish([(x, HELD_OUT[1])]).temperature != 1
 
 
 def test_training_may_go_on_after_finish_and_is_told_once() -> None:
@@ -135,7 +136,7 @@ def test_weights_from_before_finish_are_told(how: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(Reminder, "tell", TELL)
     told: list[str] = []
     monkeypatch.setattr("calibrant.training.warning.warn", lambda text, *_: told.append(text))
-    model, calibrated = trained(guard=True)
+    model, calibrated = trained()
     weights = copy.deepcopy(model.state_dict())
     calibrated.finish([HELD_OUT])
     if how == "after":

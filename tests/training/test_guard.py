@@ -10,15 +10,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from benchmarks.guard import digits, network
-from calibrant.training.finishing import looks_trained_on
-from calibrant.training.running_scores import Scores
 from torch import nn
 
 import calibrant as cal
 from calibrant.losses.checks import Classification
 from calibrant.posthoc import TemperatureScaling
 from calibrant.training import CalibratedLoss, CalibrationWarning, interleave
-from calibrant.training.guard import FEWEST_SEEN, WINDOW, Guard
+from calibrant.training.guard import FEWEST_SEEN, WINDOW, Guard, Scores
+from calibrant.training.temperature_loop import looks_trained_on
 from tests.training.batches import Batch, Batches
 
 WARN_OF_SAME = CalibratedLoss._warn_of_same
@@ -78,13 +77,6 @@ def test_failure_1_published_esd_with_weight_10_costs_accuracy() -> None:
 
 
 @pytest.mark.slow
-def test_failure_2_esd_without_root_with_weight_100_costs_accuracy() -> None:
-    found, warnings_ = published(0, 100.0, root=False)
-    assert found < baseline(0) - 0.08
-    assert "outweighs" in warnings_
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["published", "temperature"])
 def test_failure_3_fine_tuning_on_samples_the_network_has_seen(method: Any) -> None:
     data, held_out, test = digits(1)
@@ -134,16 +126,6 @@ def test_sound_training_gives_no_warning(method: Any, options: dict[str, Any], s
     calibrated = CalibratedLoss(model, method, **options)
     assert warned(calibrated, model, seed, epochs=20, size=64, rate=1e-2) == set()
     assert accuracy(model, digits(seed)[2]) > 0.9
-
-
-@pytest.mark.slow
-def test_the_pull_stays_small_when_the_training_loss_dies_out() -> None:
-    model = network(0)
-    calibrated = CalibratedLoss(model, "published")
-    assert warned(calibrated, model, 0, epochs=60, size=64, rate=1e-2) == set()
-    training = calibrated.log()
-    assert accuracy(model, digits(0)[0]) == 1
-    assert training["pull"] < 0.3
 
 
 def test_fine_tuning_on_samples_that_are_new_gives_no_warning() -> None:
@@ -209,7 +191,7 @@ def test_calibrating_on_training_data_is_reported() -> None:
     model, _, data = memorizing(0, leaks=True)
     before = ece(model, noisy(0)[2])
     with pytest.warns(CalibrationWarning, match=r"more confidence: samples it was trained on do.*Pass data"):
-        cal.training.calibrate(model, [data], method="temperature")
+        cal.training.finetune(model, [data], method="temperature")
     assert ece(model, noisy(0)[2]) > before + 0.02
 
 
@@ -247,12 +229,6 @@ def window(guard: Guard, training: Classification, *, steps: int = WINDOW) -> No
     for _ in range(steps):
         guard.add_training(training)
     guard.close_window()
-
-
-def quiet(guard: Guard) -> Guard:
-    """A guard whose warnings are kept and not given."""
-    guard.on = False
-    return guard
 
 
 def test_a_fall_of_training_accuracy_is_a_collapse() -> None:
@@ -303,38 +279,27 @@ def test_a_final_network_that_is_worse_than_its_training_is_reported(has_objecti
     assert ("weight of the objective" in str(caught[0].message)) == has_objective
 
 
-@pytest.mark.parametrize("method", ["temperature", "published"])
-def test_a_jump_in_the_last_step_is_reported(method: Any) -> None:
-    model = network(0)
-    calibrated = CalibratedLoss(model, method)
-    data, held_out, test = digits(0)
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-    for _ in range(6):
-        for (x, y), other in interleave(Batches(data, 64), Batches(held_out, 64)):
-            optimizer.zero_grad()
-            calibrated(x, y, *other).backward()
-            optimizer.step()
-    with torch.no_grad():
-        next(model.parameters())[:40] = 0
-    with pytest.warns(CalibrationWarning, match="with the final network"):
-        calibrated.finish([held_out], [test])
-
-
 def test_a_fall_within_chance_is_none() -> None:
     guard = Guard()
     window(guard, batch(10, 0), steps=2)
     window(guard, batch(9, 1), steps=2)  # 2 of 20 is 1.5 standard errors
+    lucky = Guard()
+    window(lucky, batch(38, 2), steps=1)  # 95 % and 67.5 %, each with a standard error
+    window(lucky, batch(27, 13), steps=1)
+    with pytest.warns(CalibrationWarning, match="fell"):
+        window(lucky, batch(270, 130), steps=1)
 
 
+@pytest.mark.filterwarnings("ignore::calibrant.training.CalibrationWarning")
 def test_the_window_closes_by_itself_unless_epochs_are_reported() -> None:
-    guard = quiet(Guard())
+    guard = Guard()
     for correct in (95, 50):
         for _ in range(WINDOW):
             guard.add_training(batch(correct, 100 - correct))
     assert not guard.warnings_
     guard.add_training(batch(50, 50))
     assert set(guard.warnings_) == {"collapse"}
-    told = quiet(Guard())
+    told = Guard()
     told.told_of_epochs = True
     for correct in (95, 50, 50):
         for _ in range(WINDOW):
@@ -379,11 +344,12 @@ def test_an_objective_that_is_always_zero_is_silent() -> None:
         assert guard.close_window()["silent"] == 1
 
 
+@pytest.mark.filterwarnings("ignore::calibrant.training.CalibrationWarning")
 def test_a_negative_objective_is_not_silent() -> None:
     guard = Guard()
     for _ in range(30):
         guard.add_objective(torch.tensor(-0.001))
-    assert quiet(guard).judge()["silent"] == 0
+    assert guard.close_window()["silent"] == 0
 
 
 def test_a_pull_that_cannot_be_measured_is_reported() -> None:
@@ -395,8 +361,9 @@ def test_a_pull_that_cannot_be_measured_is_reported() -> None:
     guard.close_window()  # as finish() does at the end of a window
 
 
+@pytest.mark.filterwarnings("ignore::calibrant.training.CalibrationWarning")
 def test_an_objective_that_speaks_now_and_then_is_not_silent() -> None:
-    guard = quiet(Guard())
+    guard = Guard()
     for step in range(WINDOW):
         guard.add_objective(torch.tensor(float(step == 7)))
     assert guard.close_window()["silent"] == pytest.approx(1 - 1 / WINDOW)
@@ -435,14 +402,6 @@ def test_the_scale_of_mixed_precision_does_not_count() -> None:
     guard = Guard()
     assert pulled(guard, 0.5, scale=2.0**8) == pytest.approx(0.5, rel=1e-4)
     assert pulled(guard, 0.5, scale=2.0**16) == pytest.approx(0.5, rel=1e-4)
-
-
-def test_nothing_is_watched_when_the_guard_is_off() -> None:
-    logits = torch.zeros(4, 2, requires_grad=True)
-    guard = Guard(False)
-    guard.watch(logits, "loss")
-    logits.sum().backward()
-    assert "pull" not in guard.close_window()
 
 
 @pytest.mark.parametrize(
@@ -492,8 +451,9 @@ def test_held_out_data_that_alone_are_calibrated_are_reported() -> None:
     Guard().compare(Scores(2000, 0.8, 0.9, math.nan), Scores(1000, 0.81, 0.5, 0.002))
 
 
+@pytest.mark.filterwarnings("ignore::calibrant.training.CalibrationWarning")
 def test_short_epochs_are_judged_together() -> None:
-    silent = quiet(Guard())
+    silent = Guard()
     for _ in range(5):
         assert not silent.warnings_
         for _ in range(6):
@@ -509,14 +469,6 @@ def test_short_epochs_are_judged_together() -> None:
 
 def test_a_difference_within_chance_is_not_reported() -> None:
     Guard().compare(Scores(100, 0.9, 0.3, 0.0), Scores(100, 0.97, 0.3, 0.0))
-
-
-def test_a_model_that_ends_in_softmax_is_reported() -> None:
-    model = nn.Sequential(nn.Linear(64, 10), nn.Softmax(1))
-    data, held_out, _ = digits(0)
-    x, y = data[0][:64], data[1][:64]
-    with pytest.warns(CalibrationWarning, match="remove the softmax"):
-        CalibratedLoss(model)(x, y, *held_out)
 
 
 def test_a_run_without_held_out_batches_is_reported() -> None:
@@ -540,12 +492,6 @@ def test_every_warning_comes_once() -> None:
             guard.warn("silent", "quiet")
     assert [str(one.message) for one in caught] == ["fell", "quiet"]
     assert guard.warnings_ == {"collapse": "fell", "silent": "quiet"}
-
-
-def test_warnings_are_kept_when_the_guard_is_off() -> None:
-    guard = Guard(False)
-    guard.warn("collapse", "fell")
-    assert guard.warnings_ == {"collapse": "fell"}
 
 
 def test_a_guard_goes_on_from_its_state() -> None:
@@ -577,4 +523,4 @@ def test_a_guard_goes_on_from_its_state() -> None:
     run(second, 77, 130)
     assert second.close_window() == whole.close_window()
     assert second.warnings_ == whole.warnings_
-    assert second.state_dict()["strongest"] == whole.state_dict()["strongest"] > 0
+    assert second.state_dict()["_strongest"] == whole.state_dict()["_strongest"] > 0

@@ -1,9 +1,11 @@
-"""The whole guard under CalibratedTrainer, and the method "head"."""
+"""The whole guard under InterleavedTrainer, and the method "head"."""
 
+import math
 import os
 import socket
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,15 +17,15 @@ from torch.utils.data import Dataset
 
 import calibrant as cal
 from calibrant.losses.checks import Classification
+from calibrant.training.guard import Guard, Scores
 from tests.ranks import on_two_ranks
 from tests.training.batches import Batch
 
 pytest.importorskip("transformers", reason="needs the extra 'hf'")
 pytest.importorskip("datasets", reason="needs the extra 'hf'")
 
-from calibrant.training.trainer_loop import TrainerGuard, _has_dropout
-
-from calibrant.training import CalibratedTrainer, CalibrationWarning
+from calibrant.training import CalibrationWarning, InterleavedTrainer
+from calibrant.training.huggingface import _has_dropout
 from tests.training.test_huggingface import arguments, bert, flat
 
 
@@ -52,9 +54,9 @@ class Network(nn.Module):
         return {"logits": logits} if labels is None else {"loss": F.cross_entropy(logits, labels), "logits": logits}
 
 
-def calibrated(folder: Path, *, model: nn.Module | None = None, **changed: Any) -> CalibratedTrainer:
+def calibrated(folder: Path, *, model: nn.Module | None = None, **changed: Any) -> InterleavedTrainer:
     own = {"method", "calibration_dataset", "objective", "weight", "calibration_every", "train_dataset",
-           "calibration_batch_size", "guard", "optimizers"}  # fmt: skip
+           "calibration_batch_size", "optimizers"}  # fmt: skip
     train, held_out, test = digits(0)
     options: dict[str, Any] = {"calibration_dataset": Images(held_out), "train_dataset": Images(train)}
     options |= {name: changed.pop(name) for name in own & set(changed)}
@@ -62,10 +64,10 @@ def calibrated(folder: Path, *, model: nn.Module | None = None, **changed: Any) 
         folder, **{"max_steps": -1, "num_train_epochs": 8, "learning_rate": 1e-3, "per_device_train_batch_size": 16,
                    "per_device_eval_batch_size": 800, "eval_strategy": "epoch", "logging_steps": 25} | changed
     )  # fmt: skip
-    return CalibratedTrainer(Network() if model is None else model, given, eval_dataset=Images(test), **options)
+    return InterleavedTrainer(Network() if model is None else model, given, eval_dataset=Images(test), **options)
 
 
-def warned(trainer: CalibratedTrainer, **options: Any) -> set[str]:
+def warned(trainer: InterleavedTrainer, **options: Any) -> set[str]:
     """Train, and return which warnings came; each must come once, as a Python warning."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -77,7 +79,7 @@ def warned(trainer: CalibratedTrainer, **options: Any) -> set[str]:
     return set(found)
 
 
-def logged(trainer: CalibratedTrainer, name: str) -> list[float]:
+def logged(trainer: InterleavedTrainer, name: str) -> list[float]:
     return [entry[name] for entry in trainer.state.log_history if name in entry]
 
 
@@ -94,35 +96,6 @@ def test_an_objective_that_leads_the_training_is_reported(
     assert logged(trainer, "warnings")[0] == 0
     assert logged(trainer, "warnings")[-1] >= 1
     assert logged(trainer, "eval_accuracy")[-1] < (0.5 if weight == 1000 else 0.9)
-
-
-def trained(data: Batch, epochs: int = 25) -> Network:
-    model = Network()
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-    for _ in range(epochs):
-        for rows in torch.randperm(len(data[1])).split(64):
-            optimizer.zero_grad()
-            model(data[0][rows], data[1][rows])["loss"].backward()
-            optimizer.step()
-    return model
-
-
-@pytest.mark.slow
-def test_a_collapse_of_training_accuracy_is_reported(tmp_path: Path) -> None:
-    """The log has an entry at every step, and yet windows are long enough for a judgement."""
-    trainer = calibrated(
-        tmp_path, model=trained(digits(0)[0], epochs=1), weight=1000.0, logging_steps=1, warmup_steps=150,
-        lr_scheduler_type="constant_with_warmup",
-    )  # fmt: skip
-    assert "collapse" in warned(trainer)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["temperature", "published"])
-def test_samples_the_network_has_seen_are_reported(tmp_path: Path, method: str) -> None:
-    train, held_out, _ = digits(0)
-    both = torch.cat((train[0], held_out[0])), torch.cat((train[1], held_out[1]))
-    assert "seen" in warned(calibrated(tmp_path, model=trained(both), method=method))
 
 
 @pytest.mark.slow
@@ -154,15 +127,6 @@ def test_sound_training_gives_no_warning(tmp_path: Path, options: dict[str, Any]
 
 
 @pytest.mark.slow
-def test_a_guard_that_is_off_is_silent(tmp_path: Path) -> None:
-    trainer = calibrated(tmp_path, weight=1000.0, guard=False, num_train_epochs=2, logging_steps=10)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        trainer.train()
-    assert len(logged(trainer, "held_out_accuracy")) == 8
-
-
-@pytest.mark.slow
 def test_evaluation_outside_of_training_is_not_compared(tmp_path: Path) -> None:
     trainer = calibrated(tmp_path, num_train_epochs=1, method="head")
     trainer.train()
@@ -170,7 +134,7 @@ def test_evaluation_outside_of_training_is_not_compared(tmp_path: Path) -> None:
     before = trainer.calibrated_loss.guard.state_dict()
     trainer.evaluate()
     after = trainer.calibrated_loss.guard.state_dict()
-    assert before["accuracy"] == after["accuracy"] == logged(trainer, "eval_accuracy")[0]
+    assert before["_accuracy"] == after["_accuracy"] == logged(trainer, "eval_accuracy")[0]
 
 
 # Comparisons
@@ -180,6 +144,7 @@ def passed(right: int, of: int) -> Classification:
     return Classification(torch.eye(2)[torch.zeros(of, dtype=torch.long)], (torch.arange(of) >= right).long())
 
 
+@pytest.mark.filterwarnings("ignore::calibrant.training.CalibrationWarning")
 @pytest.mark.parametrize(
     ("right", "options", "parted"),
     [
@@ -194,12 +159,12 @@ def passed(right: int, of: int) -> Classification:
 def test_held_out_accuracy_is_expected_between_two_evaluations(
     right: int, options: dict[str, Any], parted: bool
 ) -> None:
-    guard = TrainerGuard(on=False)
-    given: dict[str, Any] = {"distinct": 1000, "dropout": False} | options
-    guard.compare_evaluation(0.6, 1000, **given)
+    guard, dropout = Guard(), bool(options.get("dropout"))
+    loader = SimpleNamespace(dataset=range(options.get("distinct", 1000)))
+    guard.compare_evaluation(Scores(1000, 0.6, math.nan, math.nan), loader, dropout=dropout)
     guard.add_held_out(passed(right, 1000))
-    guard.log()  # an entry of the log is no evaluation
-    guard.compare_evaluation(0.8, 1000, **given)
+    guard.since_log()  # an entry of the log is no evaluation
+    guard.compare_evaluation(Scores(1000, 0.8, math.nan, math.nan), loader, dropout=dropout)
     assert ("parted" in guard.warnings_) == parted
 
 
@@ -255,12 +220,6 @@ def test_the_gradient_of_method_head_reaches_the_last_layer_only(tmp_path: Path,
         expected = torch.autograd.grad(0.7 * value, getattr(fresh.head, name), retain_graph=True)[0]
         moved = getattr(models[0.0].head, name) - getattr(models[0.7].head, name)
         torch.testing.assert_close(moved.detach(), expected, rtol=1e-4, atol=1e-6)
-
-
-def test_method_head_defaults_to_every_step_and_frozen_batchnorm(tmp_path: Path) -> None:
-    trainer = calibrated(tmp_path, method="head")
-    assert (trainer.calibration_every, trainer.batchnorm, trainer.calibration_objective) == (1, "freeze", None)
-    assert calibrated(tmp_path, method="published").batchnorm == "update"
 
 
 class Squashed(Network):

@@ -1,4 +1,4 @@
-"""CalibratedTrainer without an objective: the temperature in the loop."""
+"""InterleavedTrainer without an objective: the temperature in the loop."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ pytest.importorskip("datasets", reason="needs the extra 'hf'")
 
 from transformers import BertForSequenceClassification
 
-from calibrant.training import CalibratedTrainer, CalibrationWarning
+from calibrant.training import CalibrationWarning, InterleavedTrainer
 from tests.training.test_huggingface import arguments, bert, flat, pad
 
 
@@ -36,11 +36,11 @@ class Noisy(Dataset[dict[str, Any]]):
         return {"input_ids": self.tokens[index], "labels": self.labels[index]}
 
 
-def trainer(folder: Path, seed: int = 0, **changed: Any) -> CalibratedTrainer:
-    own = {"method", "calibration_every", "objective", "weight", "guard", "compute_loss_func"}
+def trainer(folder: Path, seed: int = 0, **changed: Any) -> InterleavedTrainer:
+    own = {"method", "calibration_every", "objective", "weight", "compute_loss_func"}
     options = {name: changed.pop(name) for name in own & set(changed)}
     defaults = {"max_steps": 40, "learning_rate": 3e-3, "per_device_train_batch_size": 32}
-    return CalibratedTrainer(
+    return InterleavedTrainer(
         bert(dropout=0.1, seed=seed), arguments(folder, **(defaults | changed)), pad, train_dataset=Noisy(256, 1),
         calibration_dataset=Noisy(128, 2), eval_dataset=Noisy(1000, 3), **options,
     )  # fmt: skip
@@ -49,11 +49,11 @@ def trainer(folder: Path, seed: int = 0, **changed: Any) -> CalibratedTrainer:
 def test_a_handful_of_held_out_samples_is_warned_about(tmp_path: Path) -> None:
     data: dict[str, Any] = {"train_dataset": Noisy(8, 1), "calibration_dataset": Noisy(2, 2)}
     with pytest.warns(CalibrationWarning, match="2 held-out samples are too few"):
-        CalibratedTrainer(bert(), arguments(tmp_path), pad, **data)
+        InterleavedTrainer(bert(), arguments(tmp_path), pad, **data)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("over_fits_at_once")
+@pytest.mark.usefixtures("moves_at_once")
 def test_the_model_that_is_saved_is_calibrated(tmp_path: Path) -> None:
     one = trainer(tmp_path, max_steps=150, logging_steps=10)
     one.train()
@@ -79,30 +79,32 @@ def test_the_model_that_is_saved_is_calibrated(tmp_path: Path) -> None:
     assert cal.metrics.ece(logits=logits, target=labels, bins=20) == pytest.approx(metrics["eval_ece"], abs=1e-3)
 
 
-@pytest.mark.usefixtures("over_fits_at_once")
+@pytest.mark.filterwarnings("ignore::calibrant.training.CalibrationWarning")
+@pytest.mark.usefixtures("moves_at_once")
 def test_the_loss_sees_divided_logits(tmp_path: Path) -> None:
     ratios: list[float] = []
 
     def loss(outputs: Any, labels: Any, **_: Any) -> torch.Tensor:
-        loop = one._loop
-        assert loop is not None
-        assert loop._divided is not None
-        ratios.append(loop.loss.temperature)
-        assert loop._divided.latest is not None
-        assert torch.equal(outputs.logits.detach(), loop._divided.latest)
+        found = one.calibrated_loss
+        assert found is not None
+        assert found.divided is not None
+        assert found.divided.latest is not None
+        ratios.append(found.temperature)
+        assert torch.equal(outputs.logits.detach(), found.divided.latest)
         return F.cross_entropy(outputs.logits, labels)
 
-    one = trainer(tmp_path, compute_loss_func=loss, guard=False)
+    one = trainer(tmp_path, compute_loss_func=loss)
     one.train()
     assert len(set(ratios)) > 1
 
 
+@pytest.mark.filterwarnings("ignore::calibrant.training.CalibrationWarning")
 @pytest.mark.slow
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("steps", [1, 2])
-@pytest.mark.usefixtures("over_fits_at_once")
+@pytest.mark.usefixtures("moves_at_once")
 def test_a_resumed_training_ends_with_the_same_weights(steps: int, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"guard": False, "max_steps": 20, "gradient_accumulation_steps": steps}
+    options: dict[str, Any] = {"max_steps": 20, "gradient_accumulation_steps": steps}
     whole = trainer(tmp_path, save_strategy="steps", save_steps=5, **options)
     whole.train()
     # Trainer itself does one step more after a checkpoint of the last step, unless that is the end of an epoch.

@@ -25,8 +25,13 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from calibrant.training import CalibrationWarning, interleave, random_state, set_random_state
-from calibrant.training.interleave import InterleavedLoader, require_parts_for_ranks
+from calibrant.training import CalibrationWarning, interleave
+from calibrant.training.interleave import (
+    InterleavedLoader,
+    random_state,
+    require_parts_for_ranks,
+    set_random_state,
+)
 from tests.ranks import on_two_ranks
 
 Drawn = list[tuple[list[int], list[int] | None]]

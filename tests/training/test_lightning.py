@@ -2,27 +2,26 @@
 
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import lightning
 import pytest
 import torch
 import torch.nn.functional as F
-from calibrant.training.epoch_scores import WAITING, EpochScores
-from calibrant.training.ignored import loss_or_zero
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau
 from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant as cal
 from calibrant.training import (
-    CalibratedClassifier,
     CalibrationWarning,
     InterleavedDataModule,
+    InterleavedModule,
     interleave,
     interleaved_split,
 )
+from calibrant.training.forward import freeze_batchnorm_statistics, loss_or_zero
+from calibrant.training.lightning_data import WAITING, EpochScores
 from tests.training.lightning_runs import STEPS, classifier, data, network, samples, trainer
 
 pytestmark = [
@@ -36,13 +35,12 @@ pytestmark = [
 def test_it_trains_as_the_plain_loop_does(batchnorm: Any, tmp_path: Path) -> None:
     model, objective = network(), cal.ESDLoss()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=1e-2)
-    frozen = cal.training.freeze_batchnorm_statistics
     loader = data().train_dataloader()
     for _ in range(2):
         for (x, y), (x_cal, y_cal) in loader:
             loss = F.cross_entropy(model(x), y)
             if batchnorm == "freeze":
-                with frozen(model):
+                with freeze_batchnorm_statistics(model):
                     calibrated = model(x_cal)
             else:
                 calibrated = model(x_cal)
@@ -65,7 +63,7 @@ def test_what_is_logged_is_what_the_metrics_say(tmp_path: Path) -> None:
     validated = run.validate(module, datamodule=data(), verbose=False)[0]
     logits = torch.cat(run.predict(module, datamodule=data(predict=held_out)))  # type: ignore[arg-type]
     expected = {
-        "nll": cal.metrics.log_loss(logits=logits, target=y[:37]),
+        "nll": cal.metrics.nll(logits=logits, target=y[:37]),
         "accuracy": cal.metrics.accuracy(logits=logits, target=y[:37]),
         "ece": cal.metrics.ece(logits=logits, target=y[:37], bins=20),
     }
@@ -81,7 +79,7 @@ def test_what_is_logged_is_what_the_metrics_say(tmp_path: Path) -> None:
 
 def test_running_scores_are_those_of_all_samples_and_counted_batches() -> None:
     x, y = samples(500)
-    model, scores = nn.Linear(6, 3), EpochScores(bins=10)
+    model, scores = nn.Linear(6, 3), EpochScores()
     logits = model(x).detach()
     for part, labels in zip(logits.split(9), y.split(9), strict=True):
         scores.add(cal.losses.checks.classification(part, labels), F.cross_entropy(part, labels))
@@ -91,7 +89,7 @@ def test_running_scores_are_those_of_all_samples_and_counted_batches() -> None:
     assert scores.values() == pytest.approx({
         "loss": F.cross_entropy(logits, y).item(),
         "accuracy": (logits.argmax(1) == y).float().mean().item(),
-        "ece": cal.metrics.ece(logits=logits, target=y, bins=10),
+        "ece": cal.metrics.ece(logits=logits, target=y, bins=20),
         "objective": 0.25,
         "silent": 0.25,  # a negative value has a gradient
     }, rel=1e-6)  # fmt: skip
@@ -117,7 +115,7 @@ def test_batches_in_which_every_label_is_ignored_train_nothing(options: Any, tmp
     modules = []
     for train, calibration in (([pairs, nothing], [pairs, unknown]), ([pairs], [pairs])):
         torch.manual_seed(0)
-        module = CalibratedClassifier(
+        module = InterleavedModule(
             nn.Linear(6, 3), cal.MMCELoss(), optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1), **options
         )
         validation: DataLoader[Any] = DataLoader([nothing], batch_size=None)  # type: ignore[arg-type]
@@ -145,30 +143,6 @@ def test_an_ignored_batch_is_recognised_without_a_look_at_its_values(ignored: bo
     assert (compiled == 0) == ignored
 
 
-class Wrapped(nn.Module):
-    """Takes keyword arguments and returns an object with logits, as Hugging Face models do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(6, 3)
-
-    def forward(self, *, values: Tensor, scale: Tensor) -> SimpleNamespace:
-        return SimpleNamespace(logits=self.inner(values * scale))
-
-
-def test_models_may_take_keywords_and_return_objects(tmp_path: Path) -> None:
-    x, y = samples()
-    inputs = [{"values": part, "scale": torch.ones(25, 1)} for part in x.split(25)]
-    batches = list(zip(inputs, y.split(25), strict=True))
-    module = CalibratedClassifier(Wrapped(), cal.ESDLoss())
-    run = trainer(tmp_path, max_epochs=1)
-    run.fit(module, interleave(batches, batches), DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
-    assert module.history[0]["validation_nll"] > 0
-    predicted = run.predict(module, DataLoader(inputs, batch_size=None))  # type: ignore[arg-type]
-    assert predicted is not None
-    assert all(isinstance(logits, Tensor) and logits.shape == (25, 3) for logits in predicted)
-
-
 def test_another_loss_takes_the_place_of_the_nll(tmp_path: Path) -> None:
     module = classifier(objective=None, loss=cal.FocalLoss())
     trainer(tmp_path, max_epochs=1, limit_val_batches=0).fit(module, datamodule=data(calibration_fraction=0))
@@ -177,7 +151,7 @@ def test_another_loss_takes_the_place_of_the_nll(tmp_path: Path) -> None:
 
 def test_the_binary_logit_of_class_1_will_do(tmp_path: Path) -> None:
     x, y = samples()
-    module = CalibratedClassifier(nn.Linear(6, 1), cal.ESDLoss())
+    module = InterleavedModule(nn.Linear(6, 1), cal.ESDLoss())
     pairs = TensorDataset(x, (y > 0).long())
     trainer(tmp_path, max_epochs=1).fit(module, datamodule=InterleavedDataModule(pairs, batch_size=30))
     assert 0 < module.history[0]["train_nll"] < 2
@@ -199,20 +173,13 @@ def test_the_calibration_batches_of_the_data_module_have_nearly_equal_sizes() ->
     assert not first.equal(second)  # a new order in each pass
 
 
-def test_plain_batches_will_do_without_an_objective(tmp_path: Path) -> None:
-    module = classifier(objective=None)
-    loader = DataLoader(TensorDataset(*samples()), 25)
-    trainer(tmp_path, max_epochs=1).fit(module, loader)
-    assert "train_objective" not in module.history[0]
-
-
 def test_without_an_objective_held_out_data_is_left_alone(tmp_path: Path) -> None:
     everything = TensorDataset(*samples())
     rest, _ = interleaved_split(everything, 0.1)
     trained = []
     for part, fraction in ((everything, 0.1), (rest, 0.0)):
         torch.manual_seed(0)
-        module = CalibratedClassifier(nn.Linear(6, 3))
+        module = InterleavedModule(nn.Linear(6, 3))
         source = InterleavedDataModule(part, batch_size=25, calibration_fraction=fraction)
         expects = pytest.warns(CalibrationWarning, match="no method to use them") if fraction else nullcontext()
         with expects:
@@ -269,6 +236,8 @@ def test_unusable_batches_are_explained(case: str, tmp_path: Path) -> None:
 def test_bad_options_are_explained() -> None:
     with pytest.raises(ValueError, match="weight must be at least 0"):
         classifier(weight=-1.0)
+    with pytest.raises(ValueError, match="has no weight"):
+        classifier(objective=None, method="temperature", weight=2.0)
     with pytest.raises(ValueError, match="batchnorm must be one of 'update', 'freeze'"):
         classifier(batchnorm="freze")
     with pytest.raises(ValueError, match="scheduler_interval must be one of"):
@@ -276,4 +245,4 @@ def test_bad_options_are_explained() -> None:
     with pytest.raises(ValueError, match="there is no test data: pass test= to InterleavedDataModule"):
         data().test_dataloader()
     with pytest.raises(TypeError, match="must return logits"):
-        CalibratedClassifier(nn.LSTM(6, 3))(torch.zeros(2, 6))
+        InterleavedModule(nn.LSTM(6, 3))(torch.zeros(2, 6))

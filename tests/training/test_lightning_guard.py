@@ -10,13 +10,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from benchmarks.guard import digits, network
-from calibrant.training.running_scores import Scores
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant as cal
-from calibrant.training import CalibratedClassifier, CalibrationWarning, TemperatureInTheLoop, interleave
-from calibrant.training.guard import Guard
+from calibrant.training import CalibrationWarning, InterleavedModule, TemperatureInTheLoop, interleave
+from calibrant.training.guard import Guard, Scores
 from tests.training.batches import Batch, Batches
 from tests.training.lightning_runs import trainer
 
@@ -67,17 +66,6 @@ def flipped(data: Batch, share: float) -> Batch:
     return x, y
 
 
-def having_seen(model: nn.Module, *parts: Batch) -> nn.Module:
-    """Train a network on all parts."""
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-    for _ in range(25):
-        for x, y in Batches((torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])), 64):
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-    return model
-
-
 def warned(fit: Any, guard: Any) -> set[str]:
     """Kinds of warnings that came while fitting; each must come once, as a Python warning."""
     with warnings.catch_warnings(record=True) as caught:
@@ -89,9 +77,9 @@ def warned(fit: Any, guard: Any) -> set[str]:
 
 
 def classifier_warned(
-    folder: Path, module: CalibratedClassifier, seed: int, *, epochs: int, size: int
+    folder: Path, module: InterleavedModule, seed: int, *, epochs: int, size: int
 ) -> tuple[float, set[str]]:
-    """Test accuracy of a CalibratedClassifier after fit, and its warnings."""
+    """Test accuracy of a InterleavedModule after fit, and its warnings."""
     train, held_out, test = digits(seed)
     run = trainer(folder, max_epochs=epochs)
     batches = interleave(loader(train, size, shuffle=True), loader(held_out, size, shuffle=True))
@@ -112,7 +100,7 @@ def callback_warned(
     return warned(fit, lambda: callback._loss.guard)  # type: ignore[union-attr]
 
 
-# The four failures, through CalibratedClassifier
+# The four failures, through InterleavedModule
 
 
 @pytest.mark.slow
@@ -124,38 +112,22 @@ def callback_warned(
 def test_failures_1_2_and_4_a_weight_that_costs_accuracy(
     objective: nn.Module, weight: float, loses: float, tmp_path: Path
 ) -> None:
-    found, kinds = classifier_warned(
-        tmp_path, CalibratedClassifier(network(0), objective, weight), 0, epochs=12, size=16
-    )
+    found, kinds = classifier_warned(tmp_path, InterleavedModule(network(0), objective, weight), 0, epochs=12, size=16)
     assert found < 0.92 - loses  # weight 0 has 92 %
     assert "outweighs" in kinds
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["published", "temperature"])
-def test_failure_3_fine_tuning_on_samples_the_network_has_seen(method: Any, tmp_path: Path) -> None:
-    model = having_seen(network(1), *digits(1)[:2])
-    _, kinds = classifier_warned(tmp_path, CalibratedClassifier(model, method=method), 1, epochs=4, size=64)
-    assert "seen" in kinds
 
 
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("method", ["published", "temperature"])
 def test_a_sound_classifier_gives_no_warning(method: Any, seed: int, tmp_path: Path) -> None:
-    module = CalibratedClassifier(network(seed), method=method, learning_rate=1e-2)
+    module = InterleavedModule(network(seed), method=method, learning_rate=1e-2)
     found, kinds = classifier_warned(tmp_path, module, seed, epochs=12, size=64)
     assert found > 0.9
     assert not kinds
 
 
 # TemperatureInTheLoop
-
-
-def test_held_out_samples_that_the_module_has_seen_are_reported(tmp_path: Path) -> None:
-    train, held_out, test = digits(1)
-    model = having_seen(network(1), train, held_out)
-    assert "seen" in callback_warned(tmp_path, model, train, held_out, test, epochs=4)
 
 
 @pytest.mark.parametrize(("of_held_out", "of_new"), [(0.25, 0.0), (0.0, 0.25)])
@@ -165,12 +137,6 @@ def test_held_out_data_that_differ_from_validation_data_are_reported(
     train, held_out, test = digits(0)
     kinds = callback_warned(tmp_path, network(0), train, flipped(held_out, of_held_out), flipped(test, of_new))
     assert kinds == {"parted"}
-
-
-@pytest.mark.slow_after(1)
-@pytest.mark.parametrize("seed", range(3))
-def test_a_sound_module_gives_no_warning(seed: int, tmp_path: Path) -> None:
-    assert callback_warned(tmp_path, network(seed), *digits(seed), epochs=12) == set()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""CalibratedClassifier with a CalibratedLoss: the method, the end of fit, the guard."""
+"""InterleavedModule with a CalibratedLoss: the method, the end of fit, the guard."""
 
 from pathlib import Path
 from typing import Any
@@ -6,22 +6,20 @@ from typing import Any
 import lightning
 import pytest
 import torch
-from calibrant.training.running_scores import Scores
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import calibrant as cal
 from calibrant.training import (
-    CalibratedClassifier,
     CalibrationWarning,
     InterleavedDataModule,
+    InterleavedModule,
     StopAfterTemperature,
     interleave,
 )
-from calibrant.training.guard import Guard
-from tests.training.lightning_runs import classifier, data, network, result, samples, trainer
-from tests.training.test_lightning_resume import same
+from calibrant.training.guard import Guard, Scores
+from tests.training.lightning_runs import classifier, data, network, result, same, samples, trainer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -44,11 +42,16 @@ def noisy_data(**options: Any) -> InterleavedDataModule:
     return InterleavedDataModule(noisy(240, 0), **(defaults | options))
 
 
-def over_fitting(**options: Any) -> CalibratedClassifier:
+def over_fitting(**options: Any) -> InterleavedModule:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 3))
     defaults: dict[str, Any] = {"method": "temperature", "learning_rate": 0.02}
-    return CalibratedClassifier(model, **(defaults | options))
+    return InterleavedModule(model, **(defaults | options))
+
+
+def over_fitting_from(path: Path) -> InterleavedModule:
+    fresh = over_fitting()
+    return InterleavedModule.load_from_checkpoint(path, model=fresh.model, method=fresh.method, weights_only=True)
 
 
 @pytest.mark.slow
@@ -75,7 +78,7 @@ def test_the_folded_state_is_saved_and_loaded(tmp_path: Path) -> None:
     module, run = over_fitting(), trainer(tmp_path, max_epochs=3)
     run.fit(module, datamodule=noisy_data())
     run.save_checkpoint(tmp_path / "end.ckpt")
-    loaded = CalibratedClassifier.load_from_checkpoint(tmp_path / "end.ckpt")
+    loaded = over_fitting_from(tmp_path / "end.ckpt")
     (x, _) = noisy(50, 3).tensors
     assert torch.equal(loaded(x), module(x))
     assert torch.equal(loaded.model(x), module.model(x))
@@ -86,14 +89,14 @@ def test_the_folded_state_is_saved_and_loaded(tmp_path: Path) -> None:
     assert torch.equal(module(x), loaded(x))
 
 
-@pytest.mark.usefixtures("over_fits_at_once")
+@pytest.mark.usefixtures("moves_at_once")
 def test_a_checkpoint_within_training_has_its_temperature(tmp_path: Path) -> None:
     module = over_fitting()
     saving = ModelCheckpoint(tmp_path, "{epoch}", every_n_epochs=1, save_top_k=-1)
     run = trainer(tmp_path, saving, max_epochs=4)
     run.fit(module, datamodule=noisy_data())
     with pytest.warns(CalibrationWarning, match="saved before the end of fit"):
-        loaded = CalibratedClassifier.load_from_checkpoint(tmp_path / "epoch=2.ckpt")
+        loaded = over_fitting_from(tmp_path / "epoch=2.ckpt")
     assert loaded.calibrated_loss is not None
     assert loaded.calibrated_loss.temperature == module.history[2]["train_temperature"] != 1
     assert loaded.temperature == loaded.calibrated_loss.loop.best
@@ -117,42 +120,9 @@ def test_the_temperature_is_that_of_weights_that_a_callback_puts_back(tmp_path: 
     assert cal.metrics.ece(logits=module.model(x).detach(), target=y, bins=20) < 0.08
 
 
-def test_an_objective_without_a_method_is_published(tmp_path: Path) -> None:
-    results = []
-    for options in ({}, {"method": "published"}, {"guard": False}):
-        run = trainer(tmp_path)
-        run.fit(classifier(**options), datamodule=data())
-        results.append(result(run))
-    assert same(results[0], results[1])
-    assert same(results[0], results[2])
-
-
-def test_published_training_is_what_a_plain_loop_computes(tmp_path: Path) -> None:
-    def start() -> tuple[CalibratedClassifier, Any]:
-        module, source = classifier(scheduler=None, weight=0.7), data(validation=None)
-        return module, interleave(
-            *(torch.utils.data.DataLoader(part, 20) for part in (source.train_part, source.calibration_part) if part)
-        )
-
-    module, loader = start()
-    torch.manual_seed(3)
-    trainer(tmp_path, max_epochs=2).fit(module, loader)
-    plain, loader = start()
-    optimizer = torch.optim.AdamW(plain.model.parameters(), 1e-3, weight_decay=1e-2)
-    torch.manual_seed(3)
-    plain.model.train()
-    for _ in range(2):
-        for (x, y), (x_cal, y_cal) in loader:
-            loss = nn.functional.cross_entropy(plain.model(x), y) + 0.7 * cal.ESDLoss()(plain.model(x_cal), y_cal)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-    assert same(module.model.state_dict(), plain.model.state_dict())
-
-
 @pytest.mark.parametrize("method", ["head", "published"])
 def test_methods_without_a_temperature_leave_the_logits(method: Any, tmp_path: Path) -> None:
-    module = CalibratedClassifier(network(), method=method)
+    module = InterleavedModule(network(), method=method)
     trainer(tmp_path).fit(module, datamodule=data())
     assert module.temperature == 1
     assert module.finished is None
@@ -163,22 +133,22 @@ def test_methods_without_a_temperature_leave_the_logits(method: Any, tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("over_fits_at_once")
-@pytest.mark.parametrize("method", ["temperature", "head"])
+@pytest.mark.usefixtures("moves_at_once")
+@pytest.mark.parametrize("method", ["temperature", "head", "published"])
 def test_every_checkpoint_leads_to_the_same_end(method: Any, tmp_path: Path) -> None:
-    def fresh() -> CalibratedClassifier:
+    def fresh() -> InterleavedModule:
         return classifier(method=method, objective=None, learning_rate=0.02)
 
     def source() -> InterleavedDataModule:
         return noisy_data(batch_size=30)
 
     torch.set_num_threads(1)
-    saving = trainer(tmp_path, ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1))
+    saving = trainer(tmp_path, ModelCheckpoint(tmp_path, "{step}", save_top_k=-1))
     saving.fit(fresh(), datamodule=source())
     expected = result(saving)
-    assert method == "head" or saving.lightning_module.finished is not None
+    assert method != "temperature" or saving.lightning_module.finished is not None
     checkpoints = sorted(tmp_path.glob("*.ckpt"))
-    assert len(checkpoints) == 12
+    assert len(checkpoints) == 3
     for checkpoint in checkpoints:
         resumed = trainer(tmp_path)
         resumed.fit(fresh(), datamodule=source(), ckpt_path=checkpoint, weights_only=True)
@@ -208,27 +178,14 @@ def test_repeated_held_out_samples_count_once(tmp_path: Path, monkeypatch: pytes
         counted.append(held_out.samples)
 
     monkeypatch.setattr("calibrant.training.guard.Guard.compare", compare)
-    monkeypatch.setattr("calibrant.training.recorded.has_dropout", lambda _: False)
+    monkeypatch.setattr("calibrant.training.lightning.has_dropout", lambda _: False)
     trainer(tmp_path).fit(classifier(), datamodule=data())
     assert counted
     assert all(count == 10 for count in counted)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"method": "loop"}, "method must be one of"),
-        ({"method": "temperature", "objective": cal.ESDLoss()}, "has no objective"),
-        ({"method": "temperature", "weight": 2.0}, "has no weight"),
-    ],
-)
-def test_bad_methods_are_explained(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        CalibratedClassifier(network(), **options)
-
-
 def test_a_method_needs_held_out_data(tmp_path: Path) -> None:
-    module = CalibratedClassifier(network(), method="temperature")
+    module = InterleavedModule(network(), method="temperature")
     with pytest.raises(ValueError, match="no calibration data"):
         trainer(tmp_path).fit(module, datamodule=data(calibration_fraction=0))
     x, y = samples()
@@ -248,7 +205,7 @@ class Held(lightning.Callback):
 
 
 @pytest.mark.filterwarnings("ignore:the temperature from 120 held-out samples")
-@pytest.mark.usefixtures("over_fits_at_once")
+@pytest.mark.usefixtures("moves_at_once")
 def test_validation_within_training_sees_calibrated_logits(tmp_path: Path) -> None:
     seen, module = Held(), over_fitting()
     list(module.model.parameters())[-2].data *= 5  # over-confident from the start
@@ -265,12 +222,38 @@ def test_the_fewest_held_out_samples_are_asked_of_the_objective(tmp_path: Path) 
     held_out, loader = {"calibration_batch_size": 2}, interleave([noisy(20, 0)[:]], [noisy(2, 1)[:]])
     for objective in (cal.BrierLoss(), cal.MMCELoss(unbiased=True)):
         for given in ({"datamodule": noisy_data(**held_out)}, {"train_dataloaders": loader}):
-            module = over_fitting(method=None, objective=objective, guard=False)
+            module = over_fitting(method=None, objective=objective)
             trainer(tmp_path, max_epochs=1).fit(module, **given)
             assert "train_objective" in module.history[0]
     for given in ({"datamodule": noisy_data(**held_out)}, {"train_dataloaders": loader}):
         with pytest.raises(ValueError, match="no batch of at least 3 samples, which the objective needs"):
             trainer(tmp_path, max_epochs=1).fit(over_fitting(method=None, objective=cal.ESDLoss()), **given)
-    strict = noisy_data(**held_out, minimum_samples=4)
-    with pytest.raises(ValueError, match="no batch of at least 4 samples"):
-        trainer(tmp_path, max_epochs=1).fit(over_fitting(method=None, objective=cal.BrierLoss()), datamodule=strict)
+
+
+def test_validation_does_not_disturb_training(tmp_path: Path) -> None:
+    without, with_it = trainer(tmp_path, limit_val_batches=0), trainer(tmp_path, val_check_interval=2)
+    for run in (without, with_it):
+        run.fit(classifier(), datamodule=data())
+    assert same(result(without)["weights"], result(with_it)["weights"])
+
+
+def test_checkpoint_files_may_be_named_after_scores(tmp_path: Path) -> None:
+    saving = ModelCheckpoint(tmp_path, "{epoch}-{validation_ece:.3f}", monitor="validation_ece")
+    run = trainer(tmp_path, saving)
+    run.fit(classifier(), datamodule=data())
+    best = min(result(run)["history"], key=lambda entry: float(entry["validation_ece"]))
+    expected = f"epoch={best['epoch']}-validation_ece={best['validation_ece']:.3f}.ckpt"
+    assert [path.name for path in tmp_path.iterdir()] == [expected]
+
+
+def test_a_loaded_module_trains_on(tmp_path: Path) -> None:
+    run = trainer(tmp_path, max_epochs=1)
+    run.fit(module := classifier(), datamodule=data())
+    run.save_checkpoint(tmp_path / "end.ckpt")
+    loaded = InterleavedModule.load_from_checkpoint(
+        tmp_path / "end.ckpt", model=classifier().model, objective=cal.ESDLoss(), weights_only=True
+    )
+    assert same(loaded.state_dict(), module.state_dict())
+    assert loaded.history == module.history
+    trainer(tmp_path, max_epochs=2).fit(loaded, datamodule=data())
+    assert [entry["epoch"] for entry in loaded.history] == [0, 1]

@@ -5,12 +5,13 @@ from typing import Any
 import lightning
 import pytest
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import calibrant as cal
-from calibrant.training import CalibratedClassifier, InterleavedDataModule, interleave
+from calibrant.training import InterleavedDataModule, InterleavedModule, interleave
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -35,9 +36,9 @@ def trainer(**options: Any) -> lightning.Trainer:
     return lightning.Trainer(accelerator="cpu", **({"max_epochs": 2} | quiet | options))
 
 
-def classifier(**options: Any) -> CalibratedClassifier:
+def classifier(**options: Any) -> InterleavedModule:
     torch.manual_seed(0)
-    return CalibratedClassifier(nn.Linear(4, 3), cal.ESDLoss(), **options)
+    return InterleavedModule(nn.Linear(4, 3), cal.ESDLoss(), **options)
 
 
 @pytest.mark.parametrize("precision", ["bf16-true", "bf16-mixed", "64-true"])
@@ -82,7 +83,7 @@ def test_reloading_the_loaders_does_not_repeat_the_first_order() -> None:
 
 def test_a_plateau_scheduler_needs_validation() -> None:
     module = classifier(scheduler=ReduceLROnPlateau)
-    with pytest.raises(ValueError, match="watches validation_nll, but there is no validation data"):
+    with pytest.raises(MisconfigurationException, match="validation_nll which is not available"):
         trainer().fit(module, InterleavedDataModule(samples(), batch_size=20))
 
 
@@ -95,11 +96,11 @@ def test_weight_zero_computes_no_objective() -> None:
 def test_a_last_batch_of_one_sample_can_be_left_out() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
     data = InterleavedDataModule(samples(90), batch_size=20, drop_last=True)
-    trainer(max_epochs=1).fit(CalibratedClassifier(model, cal.ESDLoss()), data)
+    trainer(max_epochs=1).fit(InterleavedModule(model, cal.ESDLoss()), data)
     assert len(data.train_dataloader()) == 4
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         trainer(max_epochs=1).fit(
-            CalibratedClassifier(model, cal.ESDLoss()), InterleavedDataModule(samples(90), batch_size=20)
+            InterleavedModule(model, cal.ESDLoss()), InterleavedDataModule(samples(90), batch_size=20)
         )
 
 
@@ -120,7 +121,7 @@ def test_a_loader_without_a_length_trains_and_refuses_to_be_resumed(tmp_path: An
 
 
 def test_dense_predictions_do_not_pile_up() -> None:
-    module = CalibratedClassifier(nn.Conv2d(1, 3, 1), cal.ESDLoss())
+    module = InterleavedModule(nn.Conv2d(1, 3, 1), cal.ESDLoss())
     images = TensorDataset(torch.randn(24, 1, 64, 64), torch.randint(3, (24, 64, 64)))
     trainer(max_epochs=1).fit(module, InterleavedDataModule(images, batch_size=8, calibration_fraction=0.25))
     assert sum(pairs.confidence.numel() for pairs, _ in module.training_scores._waiting) <= 2**16

@@ -11,7 +11,7 @@ from lightning.pytorch.tuner.tuning import Tuner
 from torch import nn
 
 import calibrant as cal
-from calibrant.training import CalibratedClassifier, CalibrationWarning
+from calibrant.training import CalibrationWarning, InterleavedModule
 from tests.training.lightning_runs import classifier, data, trainer
 
 pytestmark = [
@@ -72,7 +72,7 @@ def test_a_compiled_classifier_trains_as_a_plain_one(tmp_path: Path) -> None:
     for compiles in (False, True):
         torch.manual_seed(1)
         model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 3))
-        module = CalibratedClassifier(model, cal.ESDLoss(), optimizer=sgd)
+        module = InterleavedModule(model, cal.ESDLoss(), optimizer=sgd)
         given: Any = torch.compile(module, backend="eager") if compiles else module
         torch.manual_seed(2)
         expects = pytest.warns(CalibrationWarning, match="as in compiled code") if compiles else nullcontext()

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import calibrant as cal
-from calibrant.training import CalibratedLoss, CalibrationWarning, calibrate, interleave
-from calibrant.training.warning import Place, Reminder, warn_of_data
+from calibrant.training import CalibratedLoss, CalibrationWarning, finetune, interleave
+from calibrant.training.held_out import warn_of_data
+from calibrant.training.warning import Place, Reminder
+from tests.training.batches import with_settings
 from tests.training.test_calibrated_loss import knowing, samples, train
 
 TELL = Reminder.tell
@@ -46,20 +48,6 @@ def test_a_model_that_returns_more_than_logits_can_be_finished(kind: str) -> Non
     assert torch.equal(read(after)["hidden"], held_out[0])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("last", [(), (nn.Hardtanh(-50, 50),)])
-def test_a_compiled_model_is_finished_and_so_is_the_one_within(last: tuple[nn.Module, ...]) -> None:
-    model, held_out = knowing(nn.Sequential(nn.Linear(10, 4), *last)), samples(500, 1)
-    compiled: Any = torch.compile(model, backend="aot_eager")
-    calibrated = CalibratedLoss(compiled, patience=0)
-    train(calibrated, compiled, 3, samples(300, 0), held_out)
-    with torch.no_grad():
-        raw = model(held_out[0])
-        finished = calibrated.finish([held_out])
-        for one in (model, compiled):
-            torch.testing.assert_close(one(held_out[0]), raw / finished.temperature, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("how", ["folds", "does not fold", "fails", "is forgotten"])
 def test_a_model_without_its_temperature_is_told(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +55,7 @@ def test_a_model_without_its_temperature_is_told(how: str, monkeypatch: pytest.M
     told: list[tuple[str, Place]] = []
     monkeypatch.setattr("calibrant.training.warning.warn", lambda *given: told.append(given))
     model = knowing(nn.Linear(10, 4))
-    calibrated = CalibratedLoss(model, patience=0, damping=1.0)
+    calibrated = with_settings(CalibratedLoss(model), patience=0, damping=1.0)
     train(calibrated, model, 3, samples(300, 0), samples(300, 1))
     assert calibrated.temperature > 1
     if how == "fails":
@@ -86,7 +74,9 @@ def test_a_forgotten_finish_is_told_before_the_network_overfits(monkeypatch: pyt
     model = knowing(nn.Linear(10, 4))
     with torch.no_grad():
         model.weight *= 5
-    calibrated = CalibratedLoss(model, every=1, patience=1.0)  # a network that stands still is not over-fitted
+    calibrated = with_settings(
+        CalibratedLoss(model, every=1), patience=1.0
+    )  # a network that stands still is not over-fitted
     for _ in range(100):
         calibrated(*samples(16, 0), *samples(100, 1))
     assert calibrated.temperature == 1
@@ -110,8 +100,8 @@ def test_a_network_that_ends_in_a_sigmoid_is_told() -> None:
 
 
 def test_a_data_set_in_place_of_batches_is_told() -> None:
-    with pytest.raises(TypeError, match=r"calibrate\(\) takes batches, got a data set: pass a DataLoader"):
-        calibrate(nn.Linear(10, 4), TensorDataset(*samples(100, 0)))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"finetune\(\) takes batches, got a data set: pass a DataLoader"):
+        finetune(nn.Linear(10, 4), TensorDataset(*samples(100, 0)))  # type: ignore[arg-type]
 
 
 def test_classes_without_samples_are_not_ruled_out() -> None:
@@ -119,7 +109,7 @@ def test_classes_without_samples_are_not_ruled_out() -> None:
     with pytest.warns(
         CalibrationWarning, match=r"1 of 4 classes have no sample.* only a temperature is tried"
     ) as caught:
-        result = calibrate(knowing(nn.Linear(10, 4)), [(x[y != 2], y[y != 2])])
+        result = finetune(knowing(nn.Linear(10, 4)), [(x[y != 2], y[y != 2])])
     assert len(caught) >= 1
     assert {one.method for one in result.candidates} == {"nothing", "temperature"}
 
@@ -170,16 +160,7 @@ def test_a_model_that_ends_in_a_softmax_is_told(last: nn.Module) -> None:
     with pytest.warns(CalibrationWarning, match="log-softmax at its end"):
         CalibratedLoss(model)(x, y, x, y)
     with pytest.warns(CalibrationWarning, match="log-softmax at its end"):
-        calibrate(model, [(x, y)])
-
-
-def test_a_binary_model_that_ends_in_a_sigmoid_is_told() -> None:
-    x = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
-    y = torch.randint(2, (400,), generator=torch.Generator().manual_seed(1))
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 1), nn.Sigmoid(), nn.Flatten(0))
-    with pytest.warns(CalibrationWarning, match="remove the softmax, sigmoid"):
-        CalibratedLoss(model).finish([(x, y)])
+        finetune(model, [(x, y)])
 
 
 def test_samples_that_are_all_right_are_probably_trained_on() -> None:
@@ -192,7 +173,7 @@ def test_a_binary_loss_takes_its_own_kind_of_target() -> None:
     x = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
     y = (x[:, 0] + torch.randn(200, generator=torch.Generator().manual_seed(1)) > 0).float()
     model = knowing(nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)))
-    calibrated = CalibratedLoss(model, loss=nn.BCEWithLogitsLoss(), patience=0)
+    calibrated = with_settings(CalibratedLoss(model, loss=nn.BCEWithLogitsLoss()), patience=0)
     loss = calibrated(x, y, x, y)
     expected = nn.functional.binary_cross_entropy_with_logits(model(x) / calibrated.temperature, y)
     torch.testing.assert_close(loss, expected)
@@ -206,7 +187,7 @@ def test_what_is_not_a_batch_of_tensors_is_explained() -> None:
     model = knowing(nn.Linear(10, 4))
     with pytest.raises(TypeError, match="pass a DataLoader of it"):
         CalibratedLoss(model).finish(TensorDataset(x, y))  # type: ignore[arg-type]
-    for function in (CalibratedLoss(model).finish, lambda batches: calibrate(model, batches)):
+    for function in (CalibratedLoss(model).finish, lambda batches: finetune(model, batches)):
         with pytest.raises(TypeError, match="must hold tensors, got ndarray"):
             function([(x.numpy(), y.numpy())])
     with pytest.raises(TypeError, match=r"pass torch.as_tensor\(x\)"):
@@ -221,12 +202,13 @@ def test_what_is_not_a_batch_of_tensors_is_explained() -> None:
         CalibratedLoss(nn.LSTM(10, 4))(x, y)
 
 
+@pytest.mark.filterwarnings("ignore::calibrant.training.CalibrationWarning")
 def test_finish_after_earlier_weights_are_put_back() -> None:
     """The temperature of the last step, to which raw logits have grown, says nothing about them."""
     torch.manual_seed(0)
     data, held_out = samples(200, 0), samples(50, 1)
     model = nn.Sequential(nn.Linear(10, 128), nn.ReLU(), nn.Linear(128, 4))
-    calibrated = CalibratedLoss(model, patience=0, every=1, guard=False)
+    calibrated = with_settings(CalibratedLoss(model, every=1), patience=0)
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     for step in range(300):
         if step == 60:
@@ -242,6 +224,7 @@ def test_finish_after_earlier_weights_are_put_back() -> None:
     assert calibrated.finish([held_out]).temperature == pytest.approx(best, rel=0.1)
 
 
+@pytest.mark.filterwarnings("ignore::calibrant.training.CalibrationWarning")
 def test_few_held_out_samples_change_a_sound_network_less_than_they_would_alone() -> None:
     """The temperature is shrunk toward 1, at which the network was trained, and the log loss on new data is lower."""
     x, y = samples(10_000, 3)
@@ -261,7 +244,7 @@ def test_few_held_out_samples_change_a_sound_network_less_than_they_would_alone(
         held_out = samples(40, 100 + seed)
         with torch.no_grad():
             best = cal.posthoc.TemperatureScaling(strict=True).fit(model(held_out[0]), held_out[1]).temperature_
-        finished = CalibratedLoss(copy.deepcopy(model), guard=False).finish([held_out]).temperature
+        finished = CalibratedLoss(copy.deepcopy(model)).finish([held_out]).temperature
         assert min(1, best) < finished < max(1, best)
         losses.append([nn.functional.cross_entropy(logits / t, y).item() for t in (finished, best)])
     shrunk, alone = np.mean(losses, 0) - nn.functional.cross_entropy(logits, y).item()

@@ -9,15 +9,13 @@ import lightning
 import pytest
 import torch
 import torch.nn.functional as F
-from calibrant.training.last_layer import divide_layer
-from calibrant.training.refinement import last_layer, refined_nll
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import calibrant as cal
 from calibrant.posthoc import TemperatureScaling
 from calibrant.training import StopAfterTemperature
+from calibrant.training.temperature_loop import refined_nll
 from tests.ranks import on_two_ranks
 from tests.training.lightning_runs import STEPS, classifier, data, exact_classifier, exact_data, trainer
 
@@ -95,44 +93,17 @@ def test_a_module_of_ones_own_ends_with_the_weights_of_its_best_validation(
     torch.testing.assert_close(final, module.states[best], rtol=0, atol=0)
 
 
-def test_it_waits_longer_than_the_plain_loss_would(tmp_path: Path) -> None:
-    module, stopping = Own(), StopAfterTemperature(None)
-    plain: list[float] = []
-
-    class Watch(lightning.Callback):
-        def on_validation_end(self, trainer: lightning.Trainer, *_: Any) -> None:
-            if not trainer.sanity_checking:
-                plain.append(trainer.callback_metrics["plain"].item())
-
-    run = trainer(tmp_path, stopping, Watch(), max_epochs=12, enable_checkpointing=False)
-    run.fit(module, DataLoader(noisy(200, seed=0), 20), DataLoader(noisy(2000, seed=1), 2000))
-    assert stopping.best_epoch_ is not None
-    assert stopping.best_epoch_ >= plain.index(min(plain))
-    assert stopping.best_score_ <= min(plain)
-    assert stopping.temperature_ > 1
-
-
-@pytest.mark.slow_after(1)
-@pytest.mark.parametrize("layer", [None, "model.4"])
-def test_folded_the_model_is_calibrated_itself(layer: str | None, tmp_path: Path) -> None:
+def test_folded_the_model_is_calibrated_itself(tmp_path: Path) -> None:
     modules = []
     for folds in (False, True):
         module = classifier(learning_rate=0.01)
-        stopping = StopAfterTemperature(fold=folds, layer=layer if folds else None)
+        stopping = StopAfterTemperature(fold=folds)
         trainer(tmp_path, stopping, max_epochs=8, enable_checkpointing=False).fit(module, datamodule=data())
         modules.append(module.eval())
     x = torch.randn(50, 6)
     torch.testing.assert_close(modules[0](x) / stopping.temperature_, modules[1](x))
     assert abs(stopping.temperature_ - 1) > 0.01
-
-
-class SaveAlways(Checkpoint):
-    def on_validation_end(self, trainer: lightning.Trainer, *_: Any) -> None:
-        if not trainer.sanity_checking:
-            trainer.save_checkpoint(Path(trainer.default_root_dir) / f"validated-{trainer.global_step}.ckpt")
-
-    def on_train_batch_end(self, trainer: lightning.Trainer, *_: Any) -> None:
-        trainer.save_checkpoint(Path(trainer.default_root_dir) / f"step-{trainer.global_step}.ckpt")
+    assert not list(modules[1].model.buffers())[3:]  # those of BatchNorm
 
 
 def outcome(module: nn.Module, stopping: StopAfterTemperature) -> Any:
@@ -148,9 +119,9 @@ def test_a_resumed_run_ends_the_same(tmp_path: Path) -> None:
         run.fit(module, datamodule=data(), ckpt_path=path, weights_only=True)
         return outcome(module, stopping), run.global_step
 
-    (*expected,) = run([SaveAlways()])
+    (*expected,) = run([ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1)])
     assert expected[1] < 24 * STEPS  # it stopped early, and the last checkpoints are from after the decision
-    for path in sorted(tmp_path.glob("*.ckpt"))[::2]:
+    for path in sorted(tmp_path.glob("*.ckpt")):
         (*found,) = run([], path)
         torch.testing.assert_close(found[0][0], expected[0][0], rtol=0, atol=0)
         assert found[0][1:] == expected[0][1:], path.name
@@ -208,14 +179,6 @@ def test_without_a_best_temperature_the_loss_is_the_plain_one() -> None:
 def test_what_cannot_work_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="patience must be at least 1"):
         StopAfterTemperature(0)
-    model = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3))
-    assert last_layer(model, 3, None) is last_layer(model, 3, "1") is last_layer(model, 3, model[1])  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"torch\.nn\.Linear with 5 outputs, but none was found: name the layer"):
-        last_layer(model, 5, None)
-    tied = nn.ModuleDict({"tokens": nn.Embedding(3, 4), "head": nn.Linear(4, 3)})
-    tied["head"].weight = tied["tokens"].weight
-    with pytest.raises(ValueError, match="shared with another layer"):
-        last_layer(tied, 3, None)
     run = trainer(tmp_path, StopAfterTemperature(), max_epochs=1, enable_checkpointing=False)
     with pytest.raises(ValueError, match="needs validation data, or a loader"):
         run.fit(classifier(), datamodule=data(validation=None))
@@ -227,12 +190,3 @@ def test_what_cannot_work_is_refused_at_once(tmp_path: Path) -> None:
     run = trainer(tmp_path, StopAfterTemperature(), max_epochs=1, enable_checkpointing=False)
     with pytest.raises(TypeError, match="let validation_step return a dict with 'logits' and 'target'"):
         run.fit(Strange(), DataLoader(noisy(20, seed=0), 20), DataLoader(noisy(20, seed=0).tensors[0], 5))  # type: ignore[arg-type]
-
-
-def test_folding_divides_the_outputs() -> None:
-    for layer in (nn.Linear(4, 3), nn.Linear(4, 3, bias=False)):
-        x = torch.randn(5, 4)
-        before = layer(x)
-        divide_layer(layer, 2.5)
-        torch.testing.assert_close(layer(x), before / 2.5)
-    assert cal.training.StopAfterTemperature is StopAfterTemperature

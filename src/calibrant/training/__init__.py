@@ -11,7 +11,8 @@ from calibrant.training.warning import CalibrationWarning
 if TYPE_CHECKING:
     from calibrant.training.huggingface import InterleavedTrainer
     from calibrant.training.lightning import InterleavedDataModule, InterleavedModule
-    from calibrant.training.lightning_callbacks import StopAfterTemperature, TemperatureInTheLoop
+    from calibrant.training.lightning_callback import TemperatureInTheLoop
+    from calibrant.training.stopping import StopAfterTemperature
 
 __all__ = [
     "CalibratedLoss",
@@ -29,8 +30,8 @@ __all__ = [
 _HOMES = {
     "InterleavedDataModule": ("lightning", "lightning"),
     "InterleavedModule": ("lightning", "lightning"),
-    "StopAfterTemperature": ("lightning_callbacks", "lightning"),
-    "TemperatureInTheLoop": ("lightning_callbacks", "lightning"),
+    "StopAfterTemperature": ("stopping", "lightning"),
+    "TemperatureInTheLoop": ("lightning_callback", "lightning"),
     "InterleavedTrainer": ("huggingface", "hf"),
 }
 

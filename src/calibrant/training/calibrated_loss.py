@@ -15,7 +15,7 @@ from calibrant.torch_private import unwrapped
 from calibrant.training import forward
 from calibrant.training.forward import Loss, evaluating, freeze_batchnorm_statistics, logits_of, spread
 from calibrant.training.guard import GO_BACK, Guard, Scores, scores_of
-from calibrant.training.output_layer import divide, eagerly, find_layer
+from calibrant.training.output_layer import DividedLogits, Layer, divide, find_layer, through_layer
 from calibrant.training.temperature_loop import (
     FEWEST,
     Predicted,
@@ -66,38 +66,6 @@ class Finished(NamedTuple):
     error: float
     held_out: Scores
     new: Scores | None
-
-
-class Settings(NamedTuple):
-    """A method with everything it needs; for the fields see :class:`CalibratedLoss`."""
-
-    method: Method
-    objective: Loss | None
-    weight: float
-    every: int
-    batchnorm: BatchNormUse
-
-
-def checked_settings(
-    method: Method, objective: Loss | None, weight: float | None, every: int | None,
-    batchnorm: BatchNormUse | None = None, **of_objective: Any,
-) -> Settings:  # fmt: skip
-    """Check the given settings and fill in the defaults; ``of_objective`` are options of the default objective."""
-    checks.check_choice("method", method, ("temperature", "head", "published"))
-    if method == "temperature" and (objective is not None or weight is not None):
-        raise ValueError("method 'temperature' has no objective and no weight: choose 'published' or 'head' for one")
-    checks.check_objective(objective)
-    weight = 1.0 if weight is None else weight
-    checks.check_range("weight", weight, low=0)
-    every = (4 if method == "temperature" else 1) if every is None else every
-    checks.check_count("every", every)
-    batchnorm = ("update" if method == "published" else "freeze") if batchnorm is None else batchnorm
-    checks.check_choice("batchnorm", batchnorm, ("update", "freeze"))
-    if objective is None and method == "published":
-        from calibrant import ESDLoss
-
-        objective = ESDLoss(**of_objective)
-    return Settings(method, objective, float(weight), every, batchnorm)
 
 
 class CalibratedLoss:
@@ -158,15 +126,29 @@ class CalibratedLoss:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
         checks.check_objective(loss, "loss")
-        view = "multi-label" if multi_label else "top-label"
-        settings = checked_settings(method, objective, weight, every, view=view, ignore_index=ignore_index)
-        self.method, self.objective, self.weight, self.every, self.batchnorm = settings
+        checks.check_choice("method", method, ("temperature", "head", "published"))
+        if method == "temperature" and (objective is not None or weight is not None):
+            text = "method 'temperature' has no objective and no weight: choose 'published' or 'head' for one"
+            raise ValueError(text)
+        checks.check_objective(objective)
+        if objective is None and method == "published":
+            from calibrant import ESDLoss
+
+            objective = ESDLoss(view="multi-label" if multi_label else "top-label", ignore_index=ignore_index)
+        self.method: Method = method
+        self.objective = objective
+        self.weight = 1.0 if weight is None else float(weight)
+        checks.check_range("weight", self.weight, low=0)
+        self.every = (4 if method == "temperature" else 1) if every is None else every
+        checks.check_count("every", self.every)
+        self.batchnorm: BatchNormUse = "update" if method == "published" else "freeze"
         self.loss = loss
         self.multi_label = multi_label
         self.ignore_index = ignore_index
         self.loop = TemperatureLoop()
         self.guard = Guard(has_objective=method != "temperature")
-        self.output: nn.Module | None = None  # where an integration divides the logits, if not at the model's output
+        self.output: nn.Module | None = None  # of attach()
+        self.divided: DividedLogits | None = None
         self.steps = 0
         self.next_due = 0.0  # step from which on the next held-out batch is used; 0 before the first
         self.reminder = Reminder()
@@ -242,6 +224,21 @@ class CalibratedLoss:
         data = self._flattened(logits, y)
         return forward.cross_entropy(data, spread(sample_weight, len(data.target)))
 
+    def attach(self, output: nn.Module) -> None:
+        """Divide what a module makes, the logits, by T until ``finish``, for a model that computes its own loss.
+
+        An integration then calls ``is_due``, ``observe`` or ``held_out_objective``, and ``watch_training`` itself.
+        """
+        self.output, self.divided = output, DividedLogits(output)
+        self._layer = output if isinstance(output, Layer) else None
+        self.divided.set(self.temperature)
+
+    def detach(self) -> None:
+        """Divide no longer."""
+        if self.divided is not None:
+            self.divided.remove()
+        self.divided = None
+
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # compiled, counters are a reason to compile again
     def is_due(self, given: bool = True) -> bool:
         """Count a step, and return whether its held-out batch, if one is given, is used."""
@@ -263,12 +260,14 @@ class CalibratedLoss:
     @torch.no_grad()
     def observe(self, x: Any, y: Tensor, weight: Tensor | None = None) -> None:
         """Run a held-out batch forward in evaluation mode, and move the temperature."""
-        with evaluating(self._model):
+        with evaluating(self._model), nullcontext() if self.divided is None else self.divided.raw():
             logits = logits_of(self._model, x)
         data = self.cleaned(logits, y, checked=self.steps > self.every)
         self._check_logits(data)
         self.guard.add_held_out(data._replace(logits=data.logits / self.temperature))
         self.loop.observe(data, self.steps, spread(weight, len(data.target)))
+        if self.divided is not None:
+            self.divided.set(self.temperature)
 
     def held_out_objective(self, x: Any, y: Tensor, weight: Tensor | None = None) -> Tensor:
         """Return the objective of a held-out batch, not yet weighted."""
@@ -285,7 +284,6 @@ class CalibratedLoss:
         return value
 
     def _through_head(self, x: Any) -> Tensor:
-        """Logits whose gradient reaches the output layer and stops there."""
         if self._layer is None:
             model = unwrapped(self._model)
             with evaluating(model):
@@ -295,15 +293,7 @@ class CalibratedLoss:
                 "method 'head' needs the layer that makes the logits, and no linear layer of this model does: use "
                 "method='temperature'"
             )
-        seen: list[Tensor] = []
-        hook = self._layer.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
-        try:
-            with torch.no_grad(), eagerly():
-                logits = logits_of(self._model, x)
-        finally:
-            hook.remove()
-        made: Tensor = self._layer(seen[-1].detach())
-        return made.reshape(logits.shape)
+        return through_layer(self._layer, lambda: logits_of(self._model, x))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def watch_training(self, logits: Tensor, y: Tensor) -> None:
@@ -394,6 +384,7 @@ class CalibratedLoss:
                 the weights of the model are not.
         """
         self._check_state()
+        self.detach()
         self.guard.close_window()
         folds = (self.method == "temperature") if fold is None else fold
         logits, target, weight, layer = self._predicted(held_out)
@@ -444,6 +435,8 @@ class CalibratedLoss:
         self.steps, self.next_due, self._finished = state["step"], state["due"], state["finished"]
         self.loop.load_state_dict(state["loop"])
         self.guard.load_state_dict(state["guard"])
+        if self.divided is not None:
+            self.divided.set(self.temperature)
 
     def _check_state(self) -> None:
         """Raise if a state from before ``finish`` was loaded, but not the weights of the model from before it."""

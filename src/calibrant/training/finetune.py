@@ -43,13 +43,6 @@ class Samples(NamedTuple):
         return Samples(self.logits[rows], self.target[rows], features)
 
 
-class Vector(NamedTuple):
-    """A scale and a shift for each logit."""
-
-    scale: Tensor
-    shift: Tensor
-
-
 class Head(NamedTuple):
     """New weights of the output layer."""
 
@@ -57,7 +50,7 @@ class Head(NamedTuple):
     bias: Tensor
 
 
-Recalibration = float | Vector | Head  # the float is a temperature
+Recalibration = float | Head  # the float is a temperature
 
 
 class CrossValidated(NamedTuple):
@@ -220,8 +213,7 @@ def _predict(model: nn.Module, loader: Iterable[Any], ignore_index: int) -> tupl
                 seen.clear()
                 data = flattened(logits_of(model, x), y, ignore_index=ignore_index)
                 features = None
-                is_linear = isinstance(layer, nn.Linear) and can_be_scaled(model, layer)
-                if is_linear and seen and layer.out_features in (data.logits.shape[1], 1):
+                if isinstance(layer, nn.Linear) and can_be_scaled(model, layer) and seen:
                     features = seen[-1].reshape(-1, layer.in_features).float().cpu()
                 part = Samples(data.logits.cpu(), data.target.cpu(), features)
                 parts.append(part if data.mask is None else part.take(data.mask.cpu()))
@@ -282,9 +274,9 @@ def _cross_validate(
         for name in losses:
             if name == "head":
                 assert layer is not None  # noqa: S101 (a head needs one)
-                paths.append([_logits_after(head, new) for head in _fit_heads(rest, layer)])
+                paths.append([logits_after(head, new) for head in fit_heads(rest, layer)])
             else:
-                logits = _logits_after(_fit(name, rest, layer, None), new)
+                logits = logits_after(_fit(name, rest, layer, None), new)
                 _judge(losses[name], right[name], fold, logits, new.target)
     if "head" not in losses:
         return losses, right, None
@@ -307,14 +299,15 @@ def _fit(method: Method, samples: Samples, layer: nn.Linear | None, penalty: flo
         return 1.0
     if method == "temperature":
         return temperature_or_one(samples.logits, samples.target)
+    assert layer is not None  # noqa: S101 (vector and head need it)
     if method == "vector":
-        return _fit_vector(samples)
-    assert layer is not None and penalty is not None  # noqa: S101, PT018 (a head needs both)
-    return list(_fit_heads(samples, layer, [value for value in PENALTIES if value >= penalty]))[-1]
+        return _fit_vector(samples, layer)
+    assert penalty is not None  # noqa: S101 (so does the head)
+    return list(fit_heads(samples, layer, [value for value in PENALTIES if value >= penalty]))[-1]
 
 
-def _fit_vector(samples: Samples) -> Vector:
-    r"""Minimise the NLL of :math:`w \odot l + b` over scales and shifts."""
+def _fit_vector(samples: Samples, layer: nn.Linear) -> Head:
+    r"""The layer after the scales and shifts of :math:`w \odot l + b` that minimise the NLL."""
     logits, target = samples.logits.double(), samples.target
     classes = logits.shape[1]
     # Typical steps: one over the root of the curvature, which is p (1 - p) times the square of the logit, or of 1.
@@ -325,15 +318,24 @@ def _fit_vector(samples: Samples) -> Vector:
     start[0] = 1 / temperature_or_one(logits, target) - 1
 
     def loss(change: Tensor) -> Tensor:
-        scale, shift = (start.flatten() + change * size.flatten()).view(2, classes)
-        pull = PULL / (2 * classes) * (scale.square().sum() + shift.square().sum())
-        return F.cross_entropy(logits * (1 + scale) + shift, target) + pull
+        at = start + change.view(2, classes) * size
+        return F.cross_entropy(logits * (1 + at[0]) + at[1], target) + PULL / (2 * classes) * at.square().sum()
 
     found = start + _minimiser(loss, torch.zeros(2 * classes), 1e-8).view(2, classes) * size
-    return Vector(1 + found[0], found[1] - found[1].mean())
+    scale, shift = 1 + found[0], found[1] - found[1].mean()
+    if layer.out_features == 1:  # the logit of class 0 is 0 before, and its shift is subtracted after
+        scale, shift = scale[1:], shift[1:] - shift[:1]
+    weight, bias = _weights_of(layer)
+    return Head(weight * scale.unsqueeze(1), bias * scale + shift)
 
 
-def _fit_heads(samples: Samples, layer: nn.Linear, penalties: Sequence[float] = PENALTIES) -> Iterator[Head]:
+def _weights_of(layer: nn.Linear) -> Head:
+    """Weights and bias of a layer, in float64 on the CPU."""
+    weight = layer.weight.detach().cpu().double()
+    return Head(weight, weight.new_zeros(len(weight)) if layer.bias is None else layer.bias.detach().cpu().double())
+
+
+def fit_heads(samples: Samples, layer: nn.Linear, penalties: Sequence[float] = PENALTIES) -> Iterator[Head]:
     r"""Fit the output layer by the penalised NLL, once for each penalty.
 
     .. math:: \mathrm{NLL} + \tfrac{\lambda}{2} \lVert (W - W_0 / T) S \rVert^2 + \tfrac{\lambda}{2} \lVert b - b_0/T
@@ -346,8 +348,7 @@ def _fit_heads(samples: Samples, layer: nn.Linear, penalties: Sequence[float] = 
     assert samples.features is not None  # noqa: S101 (checked by the caller)
     features = samples.features
     temperature = temperature_or_one(samples.logits, samples.target)
-    first = layer.weight.detach().cpu().double() / temperature
-    bias = torch.zeros(len(first)).double() if layer.bias is None else layer.bias.detach().cpu().double() / temperature
+    first, bias = (part / temperature for part in _weights_of(layer))
     sizes = features.double().square().mean(0).sqrt()
     sizes = sizes.clamp_min(1e-6 * float(sizes.max())).clamp_min(1e-12)
     # In float64, as in every step of the search, unless that takes too much memory.
@@ -377,7 +378,7 @@ def _minimiser(loss: Callable[[Tensor], Tensor], start: Tensor, tolerance: float
             at = torch.from_numpy(position).requires_grad_()
             value = loss(at)
             (gradient,) = torch.autograd.grad(value, at)
-        return float(value), gradient.numpy()
+        return float(value.detach()), gradient.numpy()
 
     options = {"maxiter": 1000, "maxfun": 2000, "maxcor": 20, "gtol": tolerance, "ftol": 1e-14}
     # In steps this small, threads that wait for each other make a busy machine ten times slower.
@@ -388,15 +389,14 @@ def _minimiser(loss: Callable[[Tensor], Tensor], start: Tensor, tolerance: float
             "the likelihood of the held-out logits overflows: scale the logits to a sensible range, or leave out "
             "samples with huge logits"
         )
-    return torch.from_numpy(found.x)
+    best: Tensor = torch.from_numpy(found.x)
+    return best
 
 
-def _logits_after(change: Recalibration, samples: Samples) -> Tensor:
+def logits_after(change: Recalibration, samples: Samples) -> Tensor:
     """New logits of samples."""
     if isinstance(change, float):
         return samples.logits.double() / change
-    if isinstance(change, Vector):
-        return samples.logits.double() * change.scale + change.shift
     assert samples.features is not None  # noqa: S101 (the head was fitted on features)
     made = samples.features.double() @ change.weight.T + change.bias
     return torch.cat((torch.zeros_like(made), made), 1) if made.shape[1] == 1 else made
@@ -408,12 +408,6 @@ def _apply(change: Recalibration, model: nn.Module, layer: nn.Module | None) -> 
         divide(model, layer, change)
         return
     assert isinstance(layer, nn.Linear)  # noqa: S101 (features are there only with such a layer)
-    if isinstance(change, Vector):
-        scale, shift = change
-        if layer.out_features == 1:  # the logit of class 0 is 0 before, and its shift is subtracted after
-            scale, shift = scale[1:], shift[1:] - shift[:1]
-        old = 0.0 if layer.bias is None else layer.bias.cpu().double() * scale
-        change = Head(layer.weight.cpu().double() * scale.unsqueeze(1), shift + old)
     layer.weight.copy_(change.weight)
     if layer.bias is None:
         layer.bias = nn.Parameter(change.bias.to(layer.weight), requires_grad=layer.weight.requires_grad)

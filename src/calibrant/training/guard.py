@@ -66,9 +66,10 @@ class Sums:
     WAITING = 16
 
     def __init__(self) -> None:
+        self.batches = 0
         self._sums: Tensor | None = None
         self._waiting: list[Classification] = []
-        self.batches = 0
+        self._marks: dict[str, tuple[Tensor, int]] = {}  # sums and batches at the last call of since()
 
     def add(self, data: Classification) -> None:
         """Add a batch of logits as the loss sees them."""
@@ -78,43 +79,50 @@ class Sums:
             self._sum_up()
 
     @torch.no_grad()
-    def _sum_up(self) -> None:
-        if not self._waiting:
-            return
-        data = joined(self._waiting)
-        self._waiting = []
-        logits = data.logits if data.logits.dtype == torch.float64 else data.logits.float()
-        log_probabilities = logits.log_softmax(1)
-        top, predicted = log_probabilities.max(1)
-        nll = -log_probabilities.gather(1, data.target.unsqueeze(1)).squeeze(1)
-        right = (predicted == data.target).to(top.dtype)
-        rows = torch.stack((torch.ones_like(top), right, nll, top.exp(), 1 - (-nll).exp()))
-        if data.mask is not None:
-            rows = torch.where(data.mask, rows, 0.0)
-        sums = rows.sum(1, dtype=accumulation_dtype(rows))
-        self._sums = sums if self._sums is None else self._sums + sums
+    def _sum_up(self) -> Tensor:
+        if self._waiting:
+            data = joined(self._waiting)
+            self._waiting = []
+            logits = data.logits if data.logits.dtype == torch.float64 else data.logits.float()
+            log_probabilities = logits.log_softmax(1)
+            top, predicted = log_probabilities.max(1)
+            nll = -log_probabilities.gather(1, data.target.unsqueeze(1)).squeeze(1)
+            right = (predicted == data.target).to(top.dtype)
+            rows = torch.stack((torch.ones_like(top), right, nll, top.exp(), 1 - (-nll).exp()))
+            if data.mask is not None:
+                rows = torch.where(data.mask, rows, 0.0)
+            sums = rows.sum(1, dtype=accumulation_dtype(rows) if self._sums is None else self._sums.dtype)
+            self._sums = sums if self._sums is None else self._sums + sums
+        return torch.zeros(5, dtype=torch.float64) if self._sums is None else self._sums
 
-    def scores(self, *, across_ranks: bool = False) -> Scores | None:
-        """Means so far, of this rank or of all, or None before the first sample."""
-        self._sum_up()
-        sums = self._sums
-        if across_ranks and distributed.is_distributed():
-            sums = distributed.sum_across_ranks(torch.zeros(5, dtype=torch.float64) if sums is None else sums)
-        if sums is None:
-            return None
-        samples, right, nll, confidence, doubt = sums.tolist()
-        if samples == 0:
-            return None
-        return Scores(samples, right / samples, nll / samples, (confidence - right) / samples, doubt / samples)
+    def scores(self) -> Scores | None:
+        """Means of this rank so far, or None before the first sample."""
+        return _means(self._sum_up())
+
+    def since(self, purpose: str) -> tuple[Scores | None, int]:
+        """Means of all ranks since the last call for the same purpose, and the number of batches."""
+        now, batches = self._sum_up(), self.batches
+        before, batches_before = self._marks.get(purpose, (torch.zeros_like(now), 0))
+        self._marks[purpose] = now, batches
+        sums = now - before.to(now.device)
+        sums = distributed.sum_across_ranks(sums) if distributed.is_distributed() else sums
+        return _means(sums), batches - batches_before
 
     def state_dict(self) -> dict[str, Any]:
-        """Sums in plain values; pending batches stay separate, since another order of summation rounds differently."""
-        return {"sums": self._sums, "batches": self.batches, "waiting": [tuple(data) for data in self._waiting]}
+        """Everything in plain values; pending batches stay separate: another order of summation rounds differently."""
+        return vars(self) | {"_waiting": [tuple(data) for data in self._waiting]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state."""
-        self._sums, self.batches = state["sums"], state["batches"]
-        self._waiting = [Classification(*data) for data in state["waiting"]]
+        vars(self).update(state)
+        self._waiting = [Classification(*data) for data in state["_waiting"]]
+
+
+def _means(sums: Tensor) -> Scores | None:
+    samples, right, nll, confidence, doubt = sums.tolist()
+    if samples == 0:
+        return None
+    return Scores(samples, right / samples, nll / samples, (confidence - right) / samples, doubt / samples)
 
 
 def scores_of(logits: Tensor, target: Tensor) -> Scores:
@@ -147,7 +155,7 @@ class Guard:
         self.warnings_: dict[str, str] = {}
         self.latest: dict[str, float] = {}  # scores of the last window
         self.training, self.held_out = Sums(), Sums()
-        self._steps = self._windows = 0
+        self._steps = self._windows = self._of_window = 0  # training batches, windows, batches of this window
         self._best: dict[str, tuple[float, float]] = {}  # best accuracy of a window and its deviation
         self._strongest = 0.0
         self._accuracy = 0.0  # of the last validation
@@ -156,33 +164,27 @@ class Guard:
         self._pulls: dict[str, list[Tensor]] = {"loss": [], "objective": []}
         self._objectives: list[Tensor] = []
         self._without_pull = 0  # values of the objective since a pull was last measured
-        # Held-out samples are judged at the start over several windows: an epoch may have too few.
-        self._first_training, self._first_held_out = Sums(), Sums()
         self._is_start = True
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def add_training(self, data: Classification) -> None:
         """Add a training batch, and judge the window if it is full."""
-        if not self.told_of_epochs and self.training.batches >= WINDOW:
+        if not self.told_of_epochs and self._of_window >= WINDOW:
             self.close_window()
         self.training.add(data)
-        self._is_start &= self._steps <= WINDOW
-        if self._is_start:
-            self._first_training.add(data)
+        self._of_window += 1
         self._steps += 1
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def add_held_out(self, data: Classification) -> None:
         """Add a held-out batch, before the network has learned anything from it."""
-        data = Classification(data.logits.detach(), data.target, data.mask)
-        self.held_out.add(data)
+        self.held_out.add(Classification(data.logits.detach(), data.target, data.mask))
         self._is_start &= self._steps <= WINDOW
         if self._is_start:
-            self._first_held_out.add(data)
             self._judge_start()
 
     def _judge_start(self) -> None:
-        scores, training = self._first_held_out.scores(), self._first_training.scores()
+        scores, training = self.held_out.scores(), self.training.scores()
         if scores is None or training is None or scores.samples < FEWEST_SEEN:
             return
         self._is_start = False
@@ -209,7 +211,7 @@ class Guard:
 
     def close_window(self) -> dict[str, float]:
         """Judge what passed since the last window, on all ranks, begin a new one, and return its scores for the log."""
-        training, held_out = (sums.scores(across_ranks=True) for sums in (self.training, self.held_out))
+        (training, _), (held_out, _) = self.training.since("window"), self.held_out.since("window")
         values = {} if held_out is None else held_out.named()
         if training is not None:
             self._judge_accuracy(training, held_out)
@@ -218,8 +220,7 @@ class Guard:
         self._judge_silence(values)
         self._judge_pull(values, training, held_out)
         self.latest = values
-        self._windows += 1  # a network may learn as much within its first window
-        self.training, self.held_out = Sums(), Sums()
+        self._windows, self._of_window = self._windows + 1, 0
         # Where an epoch has few batches, several of them are judged together.
         if len(self._objectives) >= FEWEST_OBJECTIVES:
             self._objectives = []
@@ -248,6 +249,7 @@ class Guard:
         """Compare the final network with the best window: its last steps are the average of no window."""
         before, deviation = self._best.get("held_out", (1.0, 0.0))
         rise = held_out.accuracy - before
+        # A network may learn as much within its first window.
         if self._windows > 1 and rise > max(RISE, BEYOND_CHANCE * math.hypot(held_out.deviation, deviation)):
             self.warn(
                 "other data",
@@ -312,20 +314,19 @@ class Guard:
                 "its weight, or use CalibratedLoss(model), which has none",
             )
 
-    def compare_validation(self, new: Scores, loader: Any, *, dropout: bool) -> None:
-        """Compare the held-out batches of this window, which a loader gave again and again, with validation."""
-        held_out, batches = self.held_out.scores(across_ranks=True), self.held_out.batches
-        dataset = getattr(loader, "dataset", None)
-        in_a_pass = 0.0 if held_out is None else held_out.samples * length_hint(loader, batches) / max(batches, 1)
-        distinct = len(dataset) if isinstance(dataset, Sized) else in_a_pass
-        self.compare_between(new, held_out, distinct, dropout=dropout)
+    def since_log(self) -> dict[str, float]:
+        """Scores of the held-out batches since the last call, and the number of warnings so far."""
+        scores, _ = self.held_out.since("log")
+        return ({} if scores is None else scores.named()) | {"warnings": float(len(self.warnings_))}
 
-    def compare_between(self, new: Scores, held_out: Scores | None, distinct: float, *, dropout: bool) -> None:
-        """Compare held-out batches that passed while the network went from the previous validation to a new one.
+    def compare_evaluation(self, new: Scores, loader: Any, *, dropout: bool) -> None:
+        """Compare the held-out batches since the last evaluation, which a loader gave again and again, with a new one.
 
-        Any accuracy between those of the two, the first of them 0 if there was none before, is as expected. A sample
-        that passed several times counts once, and one that went through dropout may be less accurate.
+        The network went from the previous evaluation to the new one meanwhile: any accuracy between those of the two,
+        the first of them 0 if there was none before, is as expected. A sample that passed several times counts once,
+        and one that went through dropout may be less accurate.
         """
+        held_out, batches = self.held_out.since("evaluation")
         before, self._accuracy = self._accuracy, new.accuracy
         if held_out is None:
             return
@@ -333,6 +334,9 @@ class Guard:
         nearest = min(max(held_out.accuracy, low), high)
         if dropout and held_out.accuracy < nearest:
             return
+        dataset = getattr(loader, "dataset", None)
+        in_a_pass = held_out.samples * length_hint(loader, batches) / batches
+        distinct = len(dataset) if isinstance(dataset, Sized) else in_a_pass
         held_out = held_out._replace(samples=min(held_out.samples, distinct))
         # The gap may have changed while these batches passed: it is not compared.
         self.compare(new._replace(accuracy=nearest, gap=math.nan), held_out)

@@ -192,7 +192,9 @@ def _shared(held_out: Any, train: Any) -> int:
     )
     if whole is not other:
         return _equal_samples(held_out, train)
-    return len(rows if other_rows is None else other_rows if rows is None else rows & other_rows)  # None for all
+    if rows is None or other_rows is None:  # all of them
+        return len(rows or other_rows or held_out)
+    return len(rows & other_rows)
 
 
 def _equal_samples(held_out: Any, train: Any) -> int:

@@ -1,11 +1,10 @@
-"""Calibrated training with the ``Trainer`` of Hugging Face transformers, and early stopping after temperature scaling.
+"""Calibrated training with the ``Trainer`` of Hugging Face transformers.
 
 Private names of transformers that this package depends on are in this file. Tested with transformers 4.46.1 and 5.22.2.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sized
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,170 +16,16 @@ from transformers import Trainer
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from calibrant import metrics
-from calibrant.losses.checks import Classification
-from calibrant.training.calibrated_loss import (
-    BatchNormUse,
-    CalibratedLoss,
-    Finished,
-    Method,
-    Settings,
-    checked_settings,
-)
+from calibrant.losses.checks import check_choice
+from calibrant.training.calibrated_loss import BatchNormUse, CalibratedLoss, Finished, Method
 from calibrant.training.forward import Loss, evaluating, has_dropout, logits_in, logits_of, minimum_samples, zero_of
-from calibrant.training.guard import Guard, Scores, Sums
+from calibrant.training.guard import Scores
 from calibrant.training.held_out import even_size, warn_of_data
-from calibrant.training.huggingface_stopping import StopTrainerAfterTemperature, arrays
 from calibrant.training.interleave import Stream, kept_random_state
-from calibrant.training.output_layer import DividedLogits, find_maker
+from calibrant.training.output_layer import find_maker
+from calibrant.training.temperature_loop import refined_nll
 
-__all__ = ["InterleavedTrainer", "StopTrainerAfterTemperature"]
-
-PLACE = "InterleavedTrainer"  # key for the calibration batches in the state that Trainer saves
-FILE = "calibrated_loss.pt"  # in a checkpoint
-
-
-class _TrainerGuard(Guard):
-    """Also scores held-out batches per evaluation and per log entry, which may be too few for a warning."""
-
-    def __init__(self, *, has_objective: bool) -> None:
-        super().__init__(has_objective=has_objective)
-        self._logged, self._compared = Sums(), Sums()
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def add_held_out(self, data: Classification) -> None:
-        """Add a held-out batch, before the network has learned anything from it."""
-        data = data._replace(logits=data.logits.detach())
-        super().add_held_out(data)
-        self._logged.add(data)
-        self._compared.add(data)
-
-    def log(self) -> dict[str, float]:
-        """Scores of the held-out batches since the last entry, and the number of warnings so far."""
-        scores, self._logged = self._logged.scores(across_ranks=True), Sums()
-        return ({} if scores is None else scores.named()) | {"warnings": float(len(self.warnings_))}
-
-    def compare_evaluation(self, accuracy: float, samples: int, distinct: float, *, dropout: bool) -> None:
-        """Compare the held-out batches since the previous evaluation with this one."""
-        held_out, self._compared = self._compared.scores(across_ranks=True), Sums()
-        self.compare_between(Scores(samples, accuracy, math.nan, math.nan), held_out, distinct, dropout=dropout)
-
-
-class _Loop:
-    """Gives held-out batches to a :class:`CalibratedLoss`, and lets its guard see the training batches.
-
-    With the method ``"temperature"`` it divides the logits of the model by the temperature until :meth:`finish`. The
-    layer that makes them is found by a batch. ``wrapped`` is the model as it is trained, in
-    ``DistributedDataParallel`` for example.
-    """
-
-    def __init__(
-        self, model: nn.Module, wrapped: nn.Module, batch: Mapping[str, Any], label: str, settings: Settings
-    ) -> None:
-        self._label = label
-        self._every = settings.every
-        self._learns = settings.method != "temperature"
-        with evaluating(model):
-            maker = find_maker(model, lambda: _classifying(model, self._inputs(batch)))
-        self.loss = CalibratedLoss(
-            # The gradient of "published" takes the path of the training loss; that of "head" only one layer.
-            wrapped if settings.method == "published" else model, settings.method,
-            objective=settings.objective, weight=settings.weight if self._learns else None,
-            every=1 if self._learns else self._every,
-        )  # fmt: skip
-        self.loss.batchnorm = settings.batchnorm
-        self.loss.output = maker
-        self.loss.guard = self.guard = _TrainerGuard(has_objective=self._learns)
-        self.has_dropout = self._learns and _has_dropout(model)
-        self._divided = None if self._learns else DividedLogits(maker)
-        self._handle = maker.register_forward_hook(self._note)
-        self._is_watching = False
-        self._latest: Tensor | None = None
-        # Sums since the last log, kept on the device so that no step waits for it: values, silent ones, batches.
-        self._objectives: Tensor | float = 0.0
-        self._seen_step = -1
-
-    def is_due(self, step: int) -> bool:
-        """Whether a held-out batch is due at an optimizer step, asked at each of its micro-batches."""
-        if self._learns:  # an objective needs a batch with every micro-batch, the temperature only one
-            return step % self._every == 0 and bool(self.loss.is_due())
-        is_new, self._seen_step = step != self._seen_step, step
-        return is_new and bool(self.loss.is_due())
-
-    def observe(self, batch: Mapping[str, Any]) -> None:
-        """Run a held-out batch forward and move the temperature."""
-        assert self._divided is not None  # noqa: S101 (the method is "temperature")
-        with self._divided.raw():
-            self.loss.observe(*self._pair(batch))
-        self._divided.set(self.loss.temperature)
-
-    def objective(self, batch: Mapping[str, Any]) -> Tensor:
-        """Return the objective of a held-out batch."""
-        value = self.loss.held_out_objective(*self._pair(batch))
-        found = value.detach()
-        entry = torch.stack((found.float(), (found == 0).float(), torch.ones_like(found).float()))
-        self._objectives = self._objectives + entry
-        return value
-
-    @contextmanager
-    def watching(self, labels: Any) -> Iterator[None]:
-        """Let the guard see the training batch that the model runs on inside this context."""
-        self._is_watching = True
-        try:
-            yield
-        finally:
-            self._is_watching = False
-        logits, self._latest = self._latest, None
-        if logits is not None and isinstance(labels, Tensor) and logits.shape[:1] == labels.shape:
-            self.loss.watch_training(logits, labels)
-
-    def _note(self, module: nn.Module, given: Any, output: Any) -> None:
-        # At the layer that makes the logits: a wrapped model may return a copy that the loss does not depend on.
-        if self._is_watching:
-            logits = logits_in(output)
-            if self.loss.objective is not None:
-                self.guard.watch(logits, "loss")
-            self._latest = logits.detach()
-
-    def finish(self, batches: Iterable[Mapping[str, Any]]) -> Finished:
-        """Fold the last temperature into the model."""
-        self.remove()
-        return self.loss.finish(self._pair(batch) for batch in batches)
-
-    def remove(self) -> None:
-        """Stop dividing and watching."""
-        self._handle.remove()
-        if self._divided is not None:
-            self._divided.remove()
-
-    def log(self) -> dict[str, float]:
-        """Values since the last entry of the log."""
-        values = {} if self._divided is None else {"temperature": self.loss.temperature}
-        if isinstance(self._objectives, Tensor):
-            objective, silent, batches = self._objectives.tolist()
-            values |= {"objective": objective / batches, "silent": silent / batches}
-            self._objectives = 0.0
-        return values | self.guard.log()
-
-    def save(self, folder: Path) -> None:
-        """Write the state beside the weights."""
-        torch.save(self.loss.state_dict() | {"temperature": self.loss.temperature}, folder / FILE)
-
-    def load(self, folder: Path) -> None:
-        """Continue from a state, if there is one."""
-        if (folder / FILE).exists():
-            self.loss.load_state_dict(torch.load(folder / FILE, weights_only=True))
-            if self._divided is not None:
-                self._divided.set(self.loss.temperature)
-
-    def _inputs(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Everything but the labels, so that the model does not compute its own loss."""
-        return {name: value for name, value in batch.items() if name != self._label}
-
-    def _pair(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], Tensor]:
-        if batch.get(self._label) is None:
-            found = ", ".join(batch)
-            raise ValueError(f"the batch has no {self._label!r}, only {found}: give calibration_dataset labels")
-        return self._inputs(batch), batch[self._label]
+FILE = "calibrated_loss.pt"  # in a checkpoint: the state of the loss, and the position in the calibration set
 
 
 class InterleavedTrainer(Trainer):
@@ -189,8 +34,8 @@ class InterleavedTrainer(Trainer):
     By default, with the method ``"temperature"``, ``Trainer`` computes its loss on logits divided by a temperature T,
     which is fitted to held-out batches by forward passes alone, see :class:`calibrant.training.CalibratedLoss`.
     Evaluation during training uses divided logits too. At the end of ``train()``, T is fitted to the whole calibration
-    set and folded into the output layer, so ``save_model`` writes a calibrated model. Checkpoints hold
-    the weights before the division, and T in ``calibrated_loss.pt``.
+    set and folded into the output layer, so ``save_model`` writes a calibrated model. Checkpoints hold the weights
+    before the division, and T in ``calibrated_loss.pt``.
 
     With an objective the method is ``"published"``: one optimizer step descends along the gradient of
     ``NLL(train batch) + weight * objective(calibration batch)``, both means over the micro-batches of gradient
@@ -198,9 +43,9 @@ class InterleavedTrainer(Trainer):
     method ``"head"`` the gradient of the held-out loss, the cross entropy or an objective, reaches only the output
     layer.
 
-    ``evaluate()`` and ``predict()`` report accuracy and ECE beside the loss. ``train(resume_from_checkpoint=...)``
-    resumes the calibration batches too. Models with one label for
-    each sample are supported: logits ``(N, C)``, labels ``(N,)``. See ``docs/huggingface.md`` for what is logged,
+    ``evaluate()`` and ``predict()`` report accuracy, ECE and the log loss after temperature scaling, ``refined_nll``,
+    beside the loss. ``train(resume_from_checkpoint=...)`` resumes the calibration batches too. Models with one label
+    for each sample are supported: logits ``(N, C)``, labels ``(N,)``. See ``docs/huggingface.md`` for what is logged,
     compared and accumulated.
 
     Args:
@@ -256,21 +101,23 @@ class InterleavedTrainer(Trainer):
             raise ValueError("calibration_dataset is None: hold out training data with interleaved_split")
         if method is None:
             method = "temperature" if objective is None and weight is None else "published"
-        settings = checked_settings(method, objective, weight, calibration_every, batchnorm)
+        self.method: Method = method
+        if batchnorm is not None:
+            check_choice("batchnorm", batchnorm, ("update", "freeze"))
+        # Settings with their defaults, checked now; each training has a loss of its own.
+        given = CalibratedLoss(nn.Identity(), method, objective=objective, weight=weight, every=calibration_every)
+        self.weight, self.calibration_every = given.weight, given.every
+        self.calibration_objective = given.objective  # Trainer uses self.objective for hyperparameter search
+        self.batchnorm: BatchNormUse = batchnorm or given.batchnorm
         if objective is not None and not callable(objective):
             raise TypeError(f"objective must take (logits, labels), got {type(objective).__name__}")
         super().__init__(*args, **kwargs)
         self.calibration_dataset = calibration_dataset
-        self.method, self.weight, self._settings = method, settings.weight, settings
-        self.calibration_objective = settings.objective  # Trainer uses self.objective for hyperparameter search
+        self.calibration_batch_size = calibration_batch_size
         self.calibrated_loss: CalibratedLoss | None = None
         self.finished: Finished | None = None
-        self._loop: _Loop | None = None
-        self._draws_held_out = False
-        self._resumed_from: Path | None = None
-        self.calibration_batch_size = calibration_batch_size
         self._stream: Stream | None = None
-        self._stream_state: Any = None
+        self._draws_held_out = False
         self._check()
         # Many heads accept num_items_in_batch and ignore it. Their loss then grows with the accumulation steps, out of
         # proportion to the objective (huggingface/transformers#47688). The mean over samples does not need it.
@@ -280,18 +127,7 @@ class InterleavedTrainer(Trainer):
 
     def _check(self) -> None:
         """Reject settings that would fail or mislead hours later."""
-        minimum = minimum_samples(self.calibration_objective)
-        if isinstance(self.calibration_dataset, Sized) and len(self.calibration_dataset) < minimum:
-            raise ValueError(
-                f"calibration_dataset has {len(self.calibration_dataset)} samples, but at least {minimum} are "
-                "needed: hold out more data"
-            )
         warn_of_data(self.calibration_dataset, self.train_dataset)
-        if self._samples_of_a_batch() < minimum:
-            raise ValueError(
-                f"a calibration batch has {self._samples_of_a_batch()} samples, but at least {minimum} are needed: "
-                "raise calibration_batch_size"
-            )
         config = getattr(self.model, "config", None)
         problem = getattr(config, "problem_type", None)
         if problem in ("regression", "multi_label_classification") or getattr(config, "num_labels", None) == 1:
@@ -307,75 +143,94 @@ class InterleavedTrainer(Trainer):
         if self.is_deepspeed_enabled:
             raise ValueError("DeepSpeed allows one backward pass per step, and this needs two: use DDP or FSDP")
         best = self.args.metric_for_best_model or ""
-        if best.endswith("ece") and self.args.greater_is_better:
+        if best.endswith(("ece", "refined_nll")) and self.args.greater_is_better:
             raise ValueError(f"a lower {best} is better: set greater_is_better=False in TrainingArguments")
         if self.args.batch_eval_metrics:
             raise ValueError("ECE is computed on all predictions at once: set batch_eval_metrics=False")
 
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
-        """Use a calibration batch if one is due, then accumulate the gradients of the NLL."""
-        has_use = self.method == "temperature" or self.weight > 0
-        loop = self._started_loop(model, inputs) if has_use else None
-        if loop is None or not loop.is_due(self.state.global_step):
-            return super().training_step(model, inputs, *args, **kwargs)
-        batch = self._prepare_inputs(self._next_calibration_batch())
-        if self.method == "temperature":
-            with self.compute_loss_context_manager():
-                loop.observe(batch)
-        else:
-            # A separate backward pass frees this graph before the next, and lets DDP's forward pass overwrite
-            # buffers; gradients are reduced once, with those of the NLL.
-            with self.accelerator.no_sync(model):
-                self._calibration_step(model, loop, batch)
-        with loop.watching(inputs.get(self.label_names[0])):
-            return super().training_step(model, inputs, *args, **kwargs)
-
-    def _started_loop(self, model: nn.Module, batch: dict[str, Any]) -> _Loop:
-        if self._loop is None:
-            assert self.model is not None  # noqa: S101 (it trains)
-            with kept_random_state(), self.compute_loss_context_manager():
-                prepared, label = self._prepare_inputs(batch), self.label_names[0]
-                self._loop = _Loop(self.model, model, prepared, label, self._settings)
-            self.calibrated_loss = self._loop.loss
-            if self._resumed_from is not None:
-                self._loop.load(self._resumed_from)
-        return self._loop
-
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train as ``Trainer`` does; with the method ``"temperature"`` the model itself is calibrated afterwards."""
-        self._loop = self._resumed_from = None
+        self.calibrated_loss = self._stream = None
+        self._saved: dict[str, Any] = {}
+        self._place: dict[str, int] = {}  # in the calibration set, where a checkpoint continues
+        self._seen_step = -1
+        # Sums since the last log, kept on the device so that no step waits for it: values, silent ones, batches.
+        self._objectives: Tensor | float = 0.0
         try:
             output = super().train(*args, **kwargs)
             if self.state.global_step:
                 self._finish()
         finally:
-            if self._loop is not None:
-                self._loop.remove()
-            self._loop = None
+            if self.calibrated_loss is not None:
+                self.calibrated_loss.detach()
         return output
 
-    def _finish(self) -> None:
-        if self.method != "temperature":
-            if self._loop is not None:
-                self._loop.guard.close_window()
-            return
-        with kept_random_state():
-            assert self.model is not None  # noqa: S101 (it was trained)
-            # There is no loop if training resumed from a checkpoint of the last step: nothing was left to train.
-            loop = self._loop or self._started_loop(self.model, self._next_calibration_batch())
-            batches = (self._prepare_inputs(batch) for batch in self._current_stream().whole_pass())
+    def _started(self, model: nn.Module, batch: dict[str, Any]) -> CalibratedLoss:
+        """The loss of this training; a batch finds the layer that makes the logits. ``model`` may be wrapped."""
+        if self.calibrated_loss is not None:
+            return self.calibrated_loss
+        plain: Any = self.model
+        with kept_random_state(), self.compute_loss_context_manager(), evaluating(plain):
+            inputs = self._inputs(self._prepare_inputs(batch))
+            maker = find_maker(plain, lambda: logits_of(plain, inputs))
+        learns = self.method != "temperature"
+        self.calibrated_loss = loss = CalibratedLoss(
+            # The gradient of "published" takes the path of the training loss; that of "head" only one layer.
+            model if self.method == "published" else plain, self.method, objective=self.calibration_objective,
+            weight=self.weight if learns else None, every=1 if learns else self.calibration_every,
+        )  # fmt: skip
+        loss.batchnorm = self.batchnorm
+        loss.attach(maker)
+        if self._saved:
+            loss.load_state_dict(self._saved)
+        return loss
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
+        """Use a calibration batch if one is due, then accumulate the gradients of the NLL."""
+        if not self._is_due(model, inputs):
+            return super().training_step(model, inputs, *args, **kwargs)
+        loss = self._started(model, inputs)
+        assert loss.divided is not None  # noqa: S101 (attached)
+        batch = self._prepare_inputs(self._drawn().next_batch())
+        if loss.method == "temperature":
             with self.compute_loss_context_manager():
-                self.finished = loop.finish(batches)
+                loss.observe(*self._pair(batch))
+        else:
+            # A separate backward pass frees this graph before the next, and lets DDP's forward pass overwrite
+            # buffers; gradients are reduced once, with those of the NLL.
+            with self.accelerator.no_sync(model):
+                self._calibration_step(model, loss, batch)
+        if loss.objective is not None:
+            # At the layer that makes the logits: a wrapped model may return a copy that the loss does not depend on.
+            loss.divided.sees = lambda logits: loss.guard.watch(logits, "loss")
+        try:
+            value = super().training_step(model, inputs, *args, **kwargs)
+        finally:
+            loss.divided.sees = None
+        logits, labels = loss.divided.latest, inputs.get(self.label_names[0])
+        if logits is not None and isinstance(labels, Tensor) and logits.shape[:1] == labels.shape:
+            loss.watch_training(logits, labels)
+        return value
 
-    def _save_checkpoint(self, model: nn.Module, trial: Any, *args: Any, **kwargs: Any) -> None:
-        super()._save_checkpoint(model, trial, *args, **kwargs)
-        folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
-        if self._loop is not None and self.args.should_save and folder.exists():
-            self._loop.save(folder)
+    def _is_due(self, model: nn.Module, inputs: dict[str, Any]) -> bool:
+        step = self.state.global_step
+        if self.method == "temperature":  # one batch for all micro-batches of an optimizer step
+            is_new, self._seen_step = step != self._seen_step, step
+            return is_new and bool(self._started(model, inputs).is_due())
+        has_use = self.weight > 0 and step % self.calibration_every == 0
+        return has_use and bool(self._started(model, inputs).is_due())
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
-        self._resumed_from = Path(resume_from_checkpoint)
+    def _calibration_step(self, model: nn.Module, loss: CalibratedLoss, batch: Any) -> None:
+        model.train()
+        if callable(train := getattr(self.optimizer, "train", None)):
+            train()
+        with self.compute_loss_context_manager():
+            value = loss.held_out_objective(*self._pair(batch))
+        found = value.detach()
+        self._objectives = self._objectives + torch.stack((found.float(), (found == 0).float(), torch.ones_like(found)))
+        # accelerate divides by its number of accumulation steps, which is 1 where Trainer itself divides.
+        steps = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
+        self.accelerator.backward(value * (loss.weight * self.accelerator.gradient_accumulation_steps / steps))
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, *args: Any, **kwargs: Any
@@ -384,43 +239,59 @@ class InterleavedTrainer(Trainer):
         labels = inputs.get(self.label_names[0])
         if not model.training or not isinstance(labels, Tensor) or bool((labels != -100).any()):
             return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
-        outputs = model(**{key: value for key, value in inputs.items() if key != self.label_names[0]})
+        outputs = model(**self._inputs(inputs))
         loss = zero_of(logits_in(outputs))
         return (loss, outputs) if return_outputs else loss
 
-    def _calibration_step(self, model: nn.Module, loop: _Loop, batch: Any) -> None:
-        model.train()
-        if callable(train := getattr(self.optimizer, "train", None)):
-            train()
-        with self.compute_loss_context_manager():
-            value = loop.objective(batch)
-        # accelerate divides by its number of accumulation steps, which is 1 where Trainer itself divides.
-        steps = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
-        self.accelerator.backward(value * (self.weight * self.accelerator.gradient_accumulation_steps / steps))
+    def _inputs(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Everything but the labels, so that the model does not compute its own loss."""
+        return {name: value for name, value in batch.items() if name != self.label_names[0]}
 
-    def _current_stream(self) -> Stream:
-        # Every training run has its own state, and a resumed one that of its checkpoint.
-        if self._stream is None or self._stream_state is not self.state:
-            kept: Any = self.state.stateful_callbacks
-            place = kept.get(PLACE, {}).get("attributes", {})
+    def _pair(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], Tensor]:
+        label = self.label_names[0]
+        if batch.get(label) is None:
+            raise ValueError(f"the batch has no {label!r}, only {', '.join(batch)}: give calibration_dataset labels")
+        return self._inputs(batch), batch[label]
+
+    def _finish(self) -> None:
+        if self.method != "temperature":
+            if self.calibrated_loss is not None:
+                self.calibrated_loss.guard.close_window()
+            return
+        plain: Any = self.model
+        with kept_random_state():
+            # No step was taken if training resumed from a checkpoint of the last one.
+            loss = self.calibrated_loss or self._started(plain, self._drawn().next_batch())
+            batches = (self._pair(self._prepare_inputs(batch)) for batch in self._drawn().whole_pass())
+            with self.compute_loss_context_manager():
+                self.finished = loss.finish(batches)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any, *args: Any, **kwargs: Any) -> None:
+        super()._save_checkpoint(model, trial, *args, **kwargs)
+        folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
+        if self.calibrated_loss is not None and self.args.should_save and folder.exists():
+            more = {"temperature": self.calibrated_loss.temperature, "place": self._drawn().place}
+            torch.save(self.calibrated_loss.state_dict() | more, folder / FILE)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
+        path = Path(resume_from_checkpoint) / FILE
+        self._saved = torch.load(path, weights_only=True) if path.exists() else {}
+        self._place = self._saved.get("place", {})
+
+    def _drawn(self) -> Stream:
+        """The calibration batches of this training."""
+        if self._stream is None:
             seed = int(self.args.seed if self.args.data_seed is None else self.args.data_seed)
             minimum = minimum_samples(self.calibration_objective)
-            self._stream = Stream(self.get_calibration_dataloader, seed, minimum, **place)
-            self._stream_state = self.state
+            self._stream = Stream(self.get_calibration_dataloader, seed, minimum, **self._place)
         return self._stream
-
-    def _next_calibration_batch(self) -> Any:
-        stream = self._current_stream()
-        kept: Any = self.state.stateful_callbacks  # a dictionary that Trainer saves and loads, despite its annotation
-        batch = stream.next_batch()
-        kept[PLACE] = {"args": {}, "attributes": stream.place}
-        return batch
 
     def get_calibration_dataloader(self) -> Iterable[Any]:
         """Make the loader of the calibration set as ``get_train_dataloader`` makes that of the training set."""
-        held_out, most = self.calibration_dataset, self._samples_of_a_batch()
-        size = even_size(len(held_out), most) if hasattr(held_out, "__len__") else most
-        train = self.train_dataset, self._train_batch_size
+        held_out, train = self.calibration_dataset, (self.train_dataset, self._train_batch_size)
+        size = self.calibration_batch_size or self._train_batch_size
+        size = even_size(len(held_out), size) if hasattr(held_out, "__len__") else size
         self.train_dataset, self._train_batch_size, self._draws_held_out = held_out, size, True
         try:
             return self.get_train_dataloader()
@@ -435,46 +306,33 @@ class InterleavedTrainer(Trainer):
         held_out = self.calibration_dataset
         return RandomSampler(held_out) if hasattr(held_out, "__len__") else None
 
-    def _samples_of_a_batch(self) -> int:
-        return self._train_batch_size if self.calibration_batch_size is None else self.calibration_batch_size
-
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
-        """Evaluate as ``Trainer`` does, and add accuracy and ECE; your own metrics of these names take precedence."""
+        """Evaluate as ``Trainer`` does, and add scores; your own metrics of these names take precedence."""
         output = super().evaluation_loop(*args, **kwargs)
         if output.predictions is not None and output.label_ids is not None and output.metrics is not None:
             prefix = kwargs.get("metric_key_prefix", args[4] if len(args) > 4 else "eval")
-            logits, labels = arrays(output.predictions, output.label_ids)
-            scores = _scores_of(logits, labels)
-            # Callbacks that need the predictions.
-            stops = [each for each in self.callback_handler.callbacks if isinstance(each, StopTrainerAfterTemperature)]
-            refined = [callback.refine(logits, labels) for callback in stops]
-            for name, value in (scores | (refined[0] if refined else {})).items():
+            samples, scores = _scores_of(output.predictions, output.label_ids)
+            for name, value in scores.items():
                 output.metrics.setdefault(f"{prefix}_{name}", value)
-            if self._loop is not None and self.is_in_train and prefix == "eval" and scores:
-                held_out, samples = self.calibration_dataset, int((labels != -100).sum())
-                distinct = len(held_out) if isinstance(held_out, Sized) else math.inf
-                dropout = self._loop.has_dropout
-                self._loop.guard.compare_evaluation(scores["accuracy"], samples, distinct, dropout=dropout)
+            if self.calibrated_loss is not None and self.is_in_train and prefix == "eval" and scores:
+                new = Scores(samples, scores["accuracy"], math.nan, math.nan)
+                dropout = self.method != "temperature" and _has_dropout(self.model)
+                self.calibrated_loss.guard.compare_evaluation(new, self._drawn().loader, dropout=dropout)
         return output
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log as ``Trainer`` does, with the scores of the calibration batches beside the training loss."""
-        of_loop = self._loop.log() if self._loop is not None and "loss" in logs else {}
-        super().log(logs | of_loop, *args, **kwargs)
+        if (loss := self.calibrated_loss) is not None and loss.divided is not None and "loss" in logs:
+            logs = logs | ({"temperature": loss.temperature} if loss.method == "temperature" else {})
+            if isinstance(self._objectives, Tensor):
+                objective, silent, batches = self._objectives.tolist()
+                logs |= {"objective": objective / batches, "silent": silent / batches}
+                self._objectives = 0.0
+            logs |= loss.guard.since_log()
+        super().log(logs, *args, **kwargs)
 
 
-def _classifying(model: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
-    """Logits of a model, or an error if they are not those of a classifier."""
-    logits = logits_of(model, inputs)
-    if logits.dim() != 2 or logits.shape[1] < 2:
-        raise ValueError(
-            f"expected logits (N, C) of at least 2 classes for labels (N,), got {tuple(logits.shape)}: use a model "
-            "with a classification head"
-        )
-    return logits
-
-
-def _has_dropout(model: nn.Module) -> bool:
+def _has_dropout(model: Any) -> bool:
     """Whether a model has dropout: as modules, or, if it calls a function instead, by its configuration."""
     to_dict = getattr(getattr(model, "config", None), "to_dict", None)
     settings = to_dict() if callable(to_dict) else {}
@@ -482,8 +340,12 @@ def _has_dropout(model: nn.Module) -> bool:
     return has_dropout(model) or any(rate > 0 for rate in rates)
 
 
-def _scores_of(logits: Any, labels: Any) -> dict[str, float]:
-    """Accuracy and ECE of predictions, where they are not labelled -100."""
+def _scores_of(predictions: Any, labels: Any) -> tuple[int, dict[str, float]]:
+    """Number of labelled samples of predictions of ``Trainer``, and their accuracy, ECE and refined log loss."""
+    logits = predictions[0] if isinstance(predictions, tuple) else predictions
+    if isinstance(logits, list):  # batches that Trainer did not join; if a model returns more, logits come first
+        logits = np.concatenate([batch[0] if isinstance(batch, tuple) else batch for batch in logits])
+        labels = np.concatenate(labels)
     if np.ndim(logits) != 2 or np.shape(labels) != np.shape(logits)[:1]:
         raise ValueError(
             f"ECE needs logits (N, C) and labels (N,), got {np.shape(logits)} and {np.shape(labels)}: "
@@ -491,6 +353,9 @@ def _scores_of(logits: Any, labels: Any) -> dict[str, float]:
         )
     counts = labels != -100  # as everywhere in transformers
     if not counts.any():
-        return {}
-    given = metrics.predictions(logits=logits[counts], target=labels[counts])
-    return {"accuracy": metrics.accuracy(given), "ece": metrics.ece(given, bins=20, convention="paper")}
+        return 0, {}
+    logits, labels = logits[counts], labels[counts]
+    given = metrics.predictions(logits=logits, target=labels)
+    scores = {"accuracy": metrics.accuracy(given), "ece": metrics.ece(given, bins=20, convention="paper")}
+    scores["refined_nll"], _ = refined_nll(torch.as_tensor(logits).float(), torch.as_tensor(labels))
+    return len(labels), scores

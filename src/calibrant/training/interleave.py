@@ -100,8 +100,9 @@ class InterleavedLoader:
         self.minimum_samples = minimum_samples
         self._fewest = ENOUGH if minimum_samples is None else minimum_samples
         self.same_samples_on_every_rank = same_samples_on_every_rank
-        self._train = _Place(train_loader)
-        self._calibration = _Place(() if calibration_loader is None else calibration_loader)
+        self._generators = _generators_of(train_loader, calibration_loader)
+        self._train = _Place(train_loader, self._generators)
+        self._calibration = _Place(() if calibration_loader is None else calibration_loader, self._generators)
         self._steps = 0
         self._calibration_batches: Iterator[Any] | None = None
         self._resumes_from: RandomState | None = None
@@ -131,9 +132,7 @@ class InterleavedLoader:
         if self._calibration.is_inside:
             self._calibration_batches = self._calibration.resume()
         rest = self._train.resume() if self._train.is_inside else None
-        self._train.put_generators_back()
-        self._calibration.put_generators_back()
-        set_random_state(self._resumes_from)
+        set_random_state(self._resumes_from, self._generators)
         self._resumes_from = None
         return self._train.begin() if rest is None else rest
 
@@ -156,7 +155,7 @@ class InterleavedLoader:
             "train": self._train.state_dict(),
             "calibration": self._calibration.state_dict(),
             "steps": self._steps,
-            "random": self._resumes_from or random_state(),
+            "random": self._resumes_from or random_state(self._generators),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -171,13 +170,13 @@ class InterleavedLoader:
 class _Place:
     """Position in one loader, and the random state that its pass started from."""
 
-    def __init__(self, loader: Iterable[Any]) -> None:
+    def __init__(self, loader: Iterable[Any], generators: Sequence[torch.Generator]) -> None:
         self.loader = loader
+        self.generators = generators
         self.passes = 0
         self.batches = 0
         self.ended = True
         self.begun_from: RandomState | None = None
-        self.own: list[Tensor] | None = None  # states of the loader's own generators, to be put back after a load
         self.was_opened = False
 
     @property
@@ -186,7 +185,7 @@ class _Place:
         return not self.ended and self.batches != length_hint(self.loader, -1)
 
     def begin(self) -> Iterator[Any]:
-        self.begun_from = random_state() | {"own": self._generators_now()}
+        self.begun_from = random_state(self.generators)
         self.passes += 1
         self.batches = 0
         self.ended = False
@@ -194,8 +193,7 @@ class _Place:
 
     def resume(self) -> Iterator[Any]:
         assert self.begun_from is not None  # noqa: S101 (a place inside a pass was begun)
-        set_random_state(self.begun_from)
-        self._restore(self.begun_from["own"])
+        set_random_state(self.begun_from, self.generators)
         return after(self._iterate(), self.batches)
 
     def _iterate(self) -> Iterator[Any]:
@@ -207,26 +205,8 @@ class _Place:
         set_epoch(self.loader, self.passes - 1)
         return iter(self.loader)
 
-    def _generators(self) -> list[torch.Generator]:
-        """Generators of the loader and its samplers, each once."""
-        found = [getattr(owner, "generator", None) for owner in (self.loader, *_samplers(self.loader))]
-        return list(dict.fromkeys(generator for generator in found if isinstance(generator, torch.Generator)))
-
-    def _generators_now(self) -> list[Tensor]:
-        return [generator.get_state() for generator in self._generators()]
-
-    def _restore(self, states: list[Tensor]) -> None:
-        for generator, state in zip(self._generators(), states, strict=False):
-            generator.set_state(state.cpu())
-
-    def put_generators_back(self) -> None:
-        """Restore the generators to the saved state."""
-        self._restore(self.own or [])
-        self.own = None
-
     def state_dict(self) -> dict[str, Any]:
-        own = self._generators_now() if self.own is None else self.own
-        return {name: getattr(self, name) for name in ("passes", "batches", "ended", "begun_from")} | {"own": own}
+        return {name: getattr(self, name) for name in ("passes", "batches", "ended", "begun_from")}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         vars(self).update(state)
@@ -269,6 +249,13 @@ def _check_place(name: str, loader: Any) -> None:
 def _samplers(loader: Any) -> tuple[Any, Any, Any]:
     batch_sampler = getattr(loader, "batch_sampler", None)
     return batch_sampler, getattr(batch_sampler, "sampler", None), getattr(loader, "sampler", None)
+
+
+def _generators_of(*loaders: Any) -> list[torch.Generator]:
+    """Generators of loaders and their samplers, each once."""
+    owners = [owner for loader in loaders for owner in (loader, *_samplers(loader))]
+    found = [getattr(owner, "generator", None) for owner in owners]
+    return list(dict.fromkeys(generator for generator in found if isinstance(generator, torch.Generator)))
 
 
 def after(batches: Iterator[Any], count: int) -> Iterator[Any]:
@@ -315,7 +302,7 @@ class Stream:
         self.passes = passes
         self.batches = batches
         self._make_loader = make_loader
-        self._loader: Iterable[Any] | None = None
+        self.loader: Iterable[Any] | None = None
         self._seed = seed
         self._minimum = minimum
         self._rest: Iterator[Any] | None = None
@@ -356,10 +343,10 @@ class Stream:
         return after(iter(loader), self.batches)
 
     def _opened(self) -> Iterable[Any]:
-        if self._loader is None:
+        if self.loader is None:
             seed_all(self._seed)  # accelerate's sampler keeps this seed and adds the number of the pass
-            self._loader = self._make_loader()
-        return self._loader
+            self.loader = self._make_loader()
+        return self.loader
 
     @contextmanager
     def _own_random_numbers(self) -> Iterator[None]:
@@ -371,8 +358,8 @@ class Stream:
                 self._random = random_state()
 
 
-def random_state() -> RandomState:
-    """The state of torch's, Python's and NumPy's global generators, in tensors, tuples and numbers only.
+def random_state(generators: Iterable[torch.Generator] = ()) -> RandomState:
+    """The state of torch's, Python's and NumPy's global generators and of others, in tensors, tuples and numbers only.
 
     Such values load with ``torch.load(..., weights_only=True)``.
     """
@@ -381,19 +368,22 @@ def random_state() -> RandomState:
         "torch": torch.get_rng_state(),
         "python": random.getstate(),
         "numpy": (name, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest),
+        "others": [generator.get_state() for generator in generators],
     }
     if torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state_all()
     return state
 
 
-def set_random_state(state: RandomState) -> None:
+def set_random_state(state: RandomState, generators: Iterable[torch.Generator] = ()) -> None:
     """Restore a state that :func:`random_state` returned."""
     torch.set_rng_state(state["torch"].cpu())
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     name, keys, *rest = state["numpy"]
     np.random.set_state((name, keys.cpu().numpy().astype(np.uint32), *rest))  # noqa: NPY002
+    for generator, of_generator in zip(generators, state["others"], strict=False):
+        generator.set_state(of_generator.cpu())
     if "cuda" in state:
         torch.cuda.set_rng_state_all([generator.cpu() for generator in state["cuda"]])
 

@@ -106,7 +106,8 @@ class InterleavedModule(lightning.LightningModule):
         checks.check_objective(loss, "loss")
         checks.check_range("weight", weight, low=0)
         checks.check_choice("scheduler_interval", scheduler_interval, ("epoch", "step"))
-        checks.check_choice("batchnorm", batchnorm, (None, "update", "freeze"))
+        if batchnorm is not None:
+            checks.check_choice("batchnorm", batchnorm, ("update", "freeze"))
         checks.check_range("learning_rate", learning_rate, low=0)
         if optimizer is not None and learning_rate != LEARNING_RATE:
             raise ValueError(
@@ -229,7 +230,8 @@ class InterleavedModule(lightning.LightningModule):
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Log the running scores now and then, and save the random state before validation draws from it."""
         # on_validation_start would be too late: by then the loader has drawn the seed of its workers.
-        may_validate = self.trainer.is_last_batch or (batch_idx + 1) % self.trainer.val_check_batch == 0
+        apart = self.trainer.val_check_batch  # None if it is a time
+        may_validate = self.trainer.is_last_batch or not apart or (batch_idx + 1) % apart == 0
         self._random_before_validation = random_state() if may_validate else None
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and self.global_step % every == 0:
@@ -275,7 +277,7 @@ class InterleavedModule(lightning.LightningModule):
                 new = Scores(self.evaluation_scores.counted(), values["accuracy"], values["loss"], math.nan)
                 loader = getattr(self.trainer.train_dataloader, "calibration_loader", None)
                 dropout = self.method != "temperature" and has_dropout(self.model)
-                self.calibrated_loss.guard.compare_validation(new, loader, dropout=dropout)
+                self.calibrated_loss.guard.compare_evaluation(new, loader, dropout=dropout)
             self._validation = self._named("validation", values)
         if self._random_before_validation is not None:
             set_random_state(self._random_before_validation)
@@ -334,12 +336,11 @@ class InterleavedModule(lightning.LightningModule):
 
     def on_fit_end(self) -> None:
         """Fold the temperature; callbacks have restored earlier weights by now."""
-        loader = self.trainer.train_dataloader
-        is_interleaved = isinstance(loader, InterleavedLoader) and loader.calibration_loader is not None
-        if self._is_finished or self.method != "temperature" or not is_interleaved:
+        held_out = getattr(self.trainer.train_dataloader, "calibration_loader", None)
+        if self._is_finished or self.method != "temperature" or held_out is None:
             return
         with kept_random_state(), on_training_device(self.trainer, self):
-            self.finish(moved(self.trainer, batch) for batch in loader.calibration_loader)
+            self.finish(moved(self.trainer, batch) for batch in held_out)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the history, the position of the loader, and the state of the loss of every rank."""

@@ -7,7 +7,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
-from torch.utils.hooks import RemovableHandle
 
 from calibrant.torch_private import Convolution
 from calibrant.training.forward import logits_in, with_logits
@@ -55,6 +54,19 @@ def _outputs(model: nn.Module, run: Callable[[], Tensor]) -> tuple[list[tuple[nn
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def through_layer(layer: nn.Module, run: Callable[[], Tensor]) -> Tensor:
+    """Logits that ``run`` returns, whose gradient reaches the layer that makes them and stops there."""
+    seen: list[Tensor] = []
+    hook = layer.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
+    try:
+        with torch.no_grad(), eagerly():
+            logits = run()
+    finally:
+        hook.remove()
+    made: Tensor = layer(seen[-1].detach())
+    return made.reshape(logits.shape)
 
 
 def can_be_scaled(model: nn.Module, layer: nn.Module | None) -> bool:
@@ -135,10 +147,11 @@ class DividedLogits:
 
     def __init__(self, module: nn.Module) -> None:
         self.latest: Tensor | None = None
+        self.sees: Callable[[Tensor], None] | None = None  # is given the logits of every pass
         # A tensor, since a number that changes would make torch.compile recompile the model.
         self._temperature = torch.ones((), dtype=torch.float64)
         self._is_on = True
-        self._handle: RemovableHandle | None = module.register_forward_hook(self._divide)
+        self._handle = module.register_forward_hook(self._divide)
 
     def set(self, temperature: float) -> None:
         """Divide by another temperature from now on."""
@@ -155,13 +168,14 @@ class DividedLogits:
 
     def remove(self) -> None:
         """Leave the logits as they are from now on."""
-        if self._handle is not None:
-            self._handle.remove()
-        self._handle = self.latest = None
+        self._handle.remove()
+        self.latest = None
 
     def _divide(self, module: nn.Module, given: Any, output: Any) -> Any:
         if not self._is_on:
             return output
         logits = logits_in(output) / self._temperature
+        if self.sees is not None:
+            self.sees(logits)
         self.latest = logits.detach()
         return with_logits(output, logits)

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calibrant import distributed
+from calibrant.losses import checks
 from calibrant.losses.checks import Classification
-from calibrant.posthoc.temperature import solve_from, standard_error
+from calibrant.posthoc.temperature import best_temperature, solve_from, standard_error
 from calibrant.training.forward import batches_for, evaluating, logits_of, spread
 from calibrant.training.guard import BEYOND_CHANCE, FEWEST_SEEN, GO_BACK, Guard, joined
 from calibrant.training.output_layer import find_layer
@@ -44,6 +45,7 @@ UNSURE = 0.25
 SAME_SHARE, SAME_TEMPERATURE = 0.95, 0.7
 # Logits of this size, in a network that is no better than chance, are those of a training that has diverged.
 HUGE = 1e4
+ROWS = 2**14  # per piece, so that double precision does not take twice the memory of all logits
 
 
 class _Entry(NamedTuple):
@@ -216,6 +218,37 @@ def log_loss(logits: Tensor, target: Tensor, log_temperature: float, weight: Ten
     """Mean NLL of logits divided by a temperature."""
     losses = F.cross_entropy(logits.float() * math.exp(-log_temperature), target, reduction="none")
     return float(losses.mean() if weight is None else losses @ weight / weight.sum().clamp(min=1e-30))
+
+
+def refined_nll(logits: Tensor, target: Tensor) -> tuple[float, float]:
+    """Return the mean log loss after the best temperature, and that temperature.
+
+    If there is no best temperature, as for a model no better than chance, this is the plain log loss and 1. Logits that
+    are not finite have an infinite loss. Samples labelled -100 are ignored.
+
+    Example:
+        >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
+        >>> score, temperature = refined_nll(logits, torch.tensor([0, 0, 0, 0]))
+        >>> round(score, 4), round(temperature, 4)
+        (0.5623, 3.641)
+    """
+    finite = logits.isfinite()
+    if not finite.all():
+        # Ignored samples may hold anything: classification() sets their logits to 0.
+        if checks.classification((~finite).float(), target).logits.any():
+            return math.inf, 1.0
+        logits = torch.where(finite, logits, 0.0)
+    data = checks.classification(logits, target)
+    rows, labels = (data.logits, data.target) if data.mask is None else (data.logits[data.mask], data.target[data.mask])
+    if not len(rows):
+        raise ValueError("the validation data has no labels: every target is -100")
+    try:
+        temperature = best_temperature(rows, labels)
+    except ValueError:
+        temperature = 1.0
+    pieces = zip(rows.split(ROWS), labels.split(ROWS), strict=True)
+    total = sum(float(F.cross_entropy(piece.double() / temperature, part, reduction="sum")) for piece, part in pieces)
+    return total / len(rows), temperature
 
 
 def shrunk(log_temperature: float, toward: float, error: float) -> float:

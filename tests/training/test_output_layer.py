@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from calibrant.training.last_layer import can_be_scaled, divide_layer, find_layer, named_layer
 from torch import Tensor, nn
 
-from calibrant.training import scale_output
+from calibrant.training.output_layer import can_be_scaled, divide_layer, find_layer, scale_output
 
 
 class TwoHeads(nn.Module):
@@ -80,13 +79,3 @@ def test_a_scale_reaches_logits_inside_an_object() -> None:
     before = model(x).logits
     scale_output(model, 2.0)
     assert torch.allclose(model(x).logits, before / 2)
-
-
-def test_layers_are_given_by_name_or_module() -> None:
-    model = TwoHeads()
-    assert named_layer(model, "classifier") is model.classifier
-    assert named_layer(model, model.body) is model.body
-    with pytest.raises(ValueError, match="no layer 'head': its linear layers are body, classifier, auxiliary"):
-        named_layer(model, "head")
-    with pytest.raises(ValueError, match="not part of the model"):
-        named_layer(model, nn.Linear(2, 2))

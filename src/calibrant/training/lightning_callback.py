@@ -1,24 +1,21 @@
-"""Callbacks for any LightningModule: the temperature in the loop, and early stopping after temperature scaling."""
+"""The temperature in the loop for any LightningModule."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
-from calibrant.distributed import is_distributed
 from calibrant.losses import checks
 from calibrant.training.calibrated_loss import CalibratedLoss, Finished
-from calibrant.training.forward import evaluating, logits_in, logits_of, pair_of
+from calibrant.training.forward import evaluating, logits_of, pair_of
 from calibrant.training.guard import Sums
 from calibrant.training.held_out import warn_of_loaders
 from calibrant.training.interleave import SAME, Stream, gives_ranks_the_same, kept_random_state
 from calibrant.training.lightning_data import loader_states, moved, on_training_device, restore_loader
-from calibrant.training.output_layer import DividedLogits, find_maker
-from calibrant.training.stopping import StopsByRefinement, refined_nll
+from calibrant.training.output_layer import find_maker
 from calibrant.training.warning import warn
 
 LOADERS = "calibrant_loaders"
@@ -60,7 +57,6 @@ class TemperatureInTheLoop(Callback):
         self.seed = seed
         self.finished: Finished | None = None
         self._loss: CalibratedLoss | None = None
-        self._divided: DividedLogits | None = None
         self._stream = Stream(lambda: held_out, seed, 1)
         self._saved: dict[str, Any] | None = None
         self._is_finished = False
@@ -86,19 +82,18 @@ class TemperatureInTheLoop(Callback):
         self._is_finished = False
 
     def _begin(self, trainer: Trainer, module: LightningModule) -> None:
-        self._remove()
+        if self._loss is not None:
+            self._loss.detach()
         place = {} if self._saved is None else self._saved["stream"]
         with kept_random_state():
             self._stream = Stream(lambda: self.held_out, self.seed, 1, **place)
             maker = self._maker(trainer, module)
         self._loss = CalibratedLoss(module, every=self.every, ignore_index=self.ignore_index)
         self._loss.guard.told_of_epochs = True
-        self._loss.output = maker
         if self._saved is not None:
             self._loss.load_state_dict(self._saved["loss"])
         self._saved = None
-        self._divided = DividedLogits(maker)
-        self._divided.set(self.temperature)
+        self._loss.attach(maker)
 
     def _maker(self, trainer: Trainer, module: LightningModule) -> nn.Module:
         first = next(iter(self._stream.whole_pass()), None)
@@ -110,14 +105,13 @@ class TemperatureInTheLoop(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Run a held-out batch forward if it is due, and move the temperature."""
-        assert self._loss is not None and self._divided is not None  # noqa: S101, PT018 (set when training started)
-        self._divided.latest = None
+        assert self._loss is not None  # noqa: S101 (set when training started)
+        self._forget_logits()
         self._is_due = self._loss.is_due()
         if self._is_due:
             x, y = pair_of(moved(trainer, self._stream.next_batch()), "a held-out batch")
-            with self._divided.raw(), trainer.precision_plugin.forward_context():
+            with trainer.precision_plugin.forward_context():
                 self._loss.observe(x, y)
-            self._divided.set(self.temperature)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -129,14 +123,19 @@ class TemperatureInTheLoop(Callback):
 
     def _seen(self, batch: Any) -> tuple[Tensor, Tensor] | None:
         """Take the logits that the module has just made, and their target, if the batch is ``(inputs, target)``."""
-        if self._divided is None:
-            return None
-        logits, self._divided.latest = self._divided.latest, None
+        logits = self._forget_logits()
         if logits is None or not isinstance(batch, list | tuple) or len(batch) != 2:
             return None
         target = batch[1]
         fits = isinstance(target, Tensor) and not target.is_floating_point() and target.dim() > 0
         return (logits, target) if fits and logits.shape[:1] + logits.shape[2:] == target.shape else None
+
+    def _forget_logits(self) -> Tensor | None:
+        """Logits of the latest pass, which are returned once."""
+        if self._loss is None or self._loss.divided is None:
+            return None
+        logits, self._loss.divided.latest = self._loss.divided.latest, None
+        return logits
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Reset the scores."""
@@ -153,11 +152,11 @@ class TemperatureInTheLoop(Callback):
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Compare with held-out data; there are none yet in Lightning's sanity check before training."""
-        if self._loss is None or self._divided is None or trainer.sanity_checking:
+        if self._loss is None or self._loss.divided is None or trainer.sanity_checking:
             return
-        new = self._validation.scores(across_ranks=True)
+        new, _ = self._validation.since("start")
         if new is not None:
-            self._loss.guard.compare_validation(new, self.held_out, dropout=False)
+            self._loss.guard.compare_evaluation(new, self.held_out, dropout=False)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the scores of the epoch."""
@@ -170,23 +169,18 @@ class TemperatureInTheLoop(Callback):
         """Make the module itself return calibrated logits, after callbacks have restored their weights."""
         if stage != "fit" or self._is_finished:
             return
-        if self._divided is None and self._saved is not None:
+        if self._loss is None and self._saved is not None:
             self._begin(trainer, pl_module)  # resumed from the last step: nothing was left to train
-        if self._divided is None or self._loss is None:
+        if self._loss is None or self._loss.divided is None:
             return
-        self._remove()
         with on_training_device(trainer, pl_module):
             self.finished = self._loss.finish(moved(trainer, batch) for batch in self._stream.whole_pass())
         self._is_finished = True
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Restore the module as it is without this callback."""
-        self._remove()
-
-    def _remove(self) -> None:
-        if self._divided is not None:
-            self._divided.remove()
-        self._divided = None
+        if self._loss is not None:
+            self._loss.detach()
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Warn about weights saved before the end of ``fit``, which are not divided by T."""
@@ -220,134 +214,3 @@ class TemperatureInTheLoop(Callback):
         if state_dict:
             self._saved = state_dict
             self._is_finished = state_dict["is_finished"]
-
-
-class StopAfterTemperature(StopsByRefinement, Callback):
-    """Stop when the validation log loss after temperature scaling no longer improves, and keep the best weights.
-
-    The validation loss often rises because a network becomes over-confident, while its predictions still get better.
-    At every validation this callback logs the log loss after the best temperature, ``validation_refined_nll``, and
-    keeps the weights of the best validation in memory and in checkpoints. At the end of ``fit`` it puts them back.
-
-    The logits are those that ``validation_step`` returns in a mapping with ``"logits"`` and ``"target"``, as in
-    ``InterleavedModule``. Otherwise they come from a second call ``module(inputs)`` on batches ``(inputs, target)``.
-    The first process keeps the logits of all validation samples in memory.
-
-    Args:
-        patience: Validations without improvement after which training stops; None to train to the end and only keep
-            the best weights.
-        loader: Batches to use in place of the validation data.
-        fold: Divide the output layer by the temperature at the end, so that the model itself is calibrated.
-            Batches must be ``(inputs, target)``.
-
-    Attributes:
-        temperature_: Temperature of the best validation.
-        best_score_: Log loss of the best validation after its temperature.
-        best_epoch_: Epoch of the best validation, counted from 0.
-
-    References:
-        Berta, Holzmüller, Jordan, Bach, "Rethinking Early Stopping: Refine, Then Calibrate", 2025.
-
-    Example:
-        >>> from lightning import Trainer
-        >>> stopping = StopAfterTemperature(patience=5, fold=True)
-        >>> trainer = Trainer(callbacks=[stopping], accelerator="cpu", logger=False)
-    """
-
-    def __init__(self, patience: int | None = 3, *, loader: Iterable[Any] | None = None, fold: bool = False) -> None:
-        super().__init__(patience, fold)
-        self.loader = loader
-        self._collected: list[tuple[Tensor, Tensor]] = []
-        self._resumes = False
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start afresh, or continue from a checkpoint, which may be that of a stopped run."""
-        if self.loader is None and not trainer.num_val_batches:
-            raise ValueError("StopAfterTemperature needs validation data, or a loader: pass val_dataloaders or loader=")
-        if not self._resumes:
-            self._forget()
-        self._resumes = False
-        trainer.should_stop = trainer.should_stop or self._stops
-
-    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start collecting logits."""
-        self._collected = []
-
-    def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any, **__: Any
-    ) -> None:
-        """Collect the logits of a batch."""
-        if self.loader is None and not trainer.sanity_checking:
-            self._collect(trainer, pl_module, outputs, batch)
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the loss after the temperature, keep the weights if it is the lowest, and stop after ``patience``."""
-        if trainer.sanity_checking:
-            return
-        if self.loader is not None:
-            with kept_random_state():  # the loader may draw from that of training
-                for batch in self.loader:
-                    self._collect(trainer, pl_module, None, trainer.strategy.batch_to_device(batch))
-        score, temperature = _on_all_ranks(self._collected)
-        self._collected = []
-        pl_module.log("validation_refined_nll", score, sync_dist=True)
-        if trainer.state.fn == "fit":
-            self._add(score, temperature, trainer.current_epoch, pl_module)
-            trainer.should_stop = trainer.should_stop or self._stops
-
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Put the best weights back, after all checkpoints have been written."""
-        if self.fold:
-            loader = trainer.val_dataloaders if self.loader is None else self.loader
-            with kept_random_state():
-                first = next(iter(loader[0] if isinstance(loader, list) and self.loader is None else loader))
-            x, _ = pair_of(moved(trainer, first))
-        with trainer.precision_plugin.forward_context():
-            self._put_best_back(pl_module, lambda: logits_of(pl_module, x))
-
-    def state_dict(self) -> dict[str, Any]:
-        """The best validation so far, with its weights."""
-        return self._state() | {"weights": self._weights}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a checkpoint."""
-        self._go_on_from(state_dict, state_dict["weights"])
-        self._resumes = True
-
-    def _collect(self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any) -> None:
-        if self.fold:  # they find the output layer at the end
-            pair_of(batch, "with fold=True a validation batch")
-        if isinstance(outputs, Mapping) and "logits" in outputs and "target" in outputs:
-            logits, target = outputs["logits"], outputs["target"]
-        elif isinstance(batch, list | tuple) and len(batch) == 2 and isinstance(batch[1], Tensor):
-            with trainer.precision_plugin.forward_context():
-                logits, target = logits_in(module(batch[0])), batch[1]
-        else:
-            raise TypeError(
-                "StopAfterTemperature needs logits: let validation_step return a dict with 'logits' and 'target', or "
-                f"give batches (inputs, target); got a {type(batch).__name__}"
-            )
-        self._collected.append((logits.detach().float().cpu(), target.detach().cpu()))
-
-
-def _on_all_ranks(batches: list[tuple[Tensor, Tensor]]) -> tuple[float, float]:
-    """Score and temperature of the samples of all ranks, computed by the first."""
-    if not is_distributed():
-        return _judged(batches)
-    parts: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
-    dist.gather_object(batches, parts)
-    found: list[Any] = [None]
-    if parts is not None:
-        try:
-            found = [_judged([batch for part in parts for batch in part])]
-        except ValueError as error:
-            found = [str(error)]  # so that the other ranks do not wait for an answer
-    dist.broadcast_object_list(found)
-    if isinstance(found[0], str):
-        raise ValueError(found[0])
-    return found[0]  # type: ignore[no-any-return]
-
-
-def _judged(batches: list[tuple[Tensor, Tensor]]) -> tuple[float, float]:
-    logits, target = (torch.cat(column) for column in zip(*batches, strict=True))
-    return refined_nll(logits, target)

@@ -1,6 +1,7 @@
 """A run that was killed and started again ends as one that was not, to the last bit."""
 
 import csv
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,13 +12,12 @@ import lightning
 import pytest
 import torch
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-import calibrant as cal
 from calibrant.training import interleave
-from calibrant.training.lightning import WholeCheckpointIO
+from calibrant_lab.trials.recorded import RecordedModule, WholeCheckpointIO
 from tests.ranks import prepared_processes
-from tests.training.lightning_runs import EPOCHS, STEPS, classifier, data, result, run_to_be_killed, trainer
+from tests.training import lightning_runs
+from tests.training.lightning_runs import EPOCHS, STEPS, data, result, same
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -36,15 +36,35 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def same(a: Any, b: Any) -> bool:
-    """Whether two nests of tensors and numbers are equal to the bit."""
-    if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(same, a, b))
-    return bool(a == b)
+def classifier(**options: Any) -> RecordedModule:
+    made = lightning_runs.classifier(RecordedModule, **options)
+    assert isinstance(made, RecordedModule)
+    return made
+
+
+def trainer(folder: Path, *callbacks: lightning.Callback, **options: Any) -> lightning.Trainer:
+    return lightning_runs.trainer(folder, *callbacks, plugins=[WholeCheckpointIO()], **options)
+
+
+class Kill(lightning.Callback):
+    """SIGKILL in the middle of a step, before it is counted."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_before_optimizer_step(self, trainer: lightning.Trainer, *_: Any) -> None:
+        if trainer.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_to_be_killed(folder: Path, kill_at: int | None) -> None:
+    """Start, or start again from the last checkpoint; die at a step, or write the result."""
+    torch.set_num_threads(1)
+    last = folder / "last.ckpt"
+    saving = ModelCheckpoint(folder, every_n_train_steps=2, save_last=True)
+    trains = trainer(folder, saving, *(() if kill_at is None else (Kill(kill_at),)))
+    trains.fit(classifier(), datamodule=data(), ckpt_path=last if last.exists() else None, weights_only=True)
+    torch.save(result(trains), folder / "result.pt")
 
 
 @pytest.mark.slow  # those below stop a run without a signal
@@ -75,7 +95,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "two batches a step": {"accumulate_grad_batches": 2},
 }
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "plateau scheduler": ({"scheduler": lambda made: ReduceLROnPlateau(made, patience=0, threshold=0.9)}, {}),
     "step scheduler": ({"scheduler_interval": "step"}, {}),
     "every other step": ({}, {"calibration_every": 2}),
     "no calibration": ({"objective": None}, {"calibration_fraction": 0}),
@@ -163,13 +182,6 @@ def test_a_run_of_which_every_step_is_a_resume_comes_to_the_same_end(
     assert same(result(run), expected_of(case, uninterrupted, tmp_path))
 
 
-def test_validation_does_not_disturb_training(tmp_path: Path) -> None:
-    without, with_it = trainer(tmp_path, limit_val_batches=0), trainer(tmp_path, val_check_interval=2)
-    for run in (without, with_it):
-        run.fit(classifier(), datamodule=data())
-    assert same(result(without)["weights"], result(with_it)["weights"])
-
-
 def test_loaders_of_the_users_own_are_picked_up_too(tmp_path: Path) -> None:
     def loaders() -> dict[str, Any]:
         module = data()
@@ -199,30 +211,6 @@ def test_loggers_see_the_epoch_whose_end_was_due(tmp_path: Path) -> None:
     assert {name: float(value) for name, value in rows[0].items() if name != "step"} == pytest.approx(expected)
 
 
-def test_checkpoints_with_the_earlier_names_of_scores_are_resumed(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"scheduler": lambda made: ReduceLROnPlateau(made, patience=0, threshold=0.9)}
-    saving = trainer(tmp_path, ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=STEPS + 1, save_top_k=-1))
-    saving.fit(classifier(**options), datamodule=data())
-    path = tmp_path / f"step={STEPS + 1}.ckpt"
-    checkpoint = torch.load(path, weights_only=True)
-    ours = checkpoint["calibrant"]
-    ours["history"] = [{name.replace("_", "/", 1): value for name, value in entry.items()} for entry in ours["history"]]
-    assert "validation/nll" in ours["history"][0]
-    torch.save(checkpoint, path)
-    resumed = trainer(tmp_path)
-    resumed.fit(classifier(**options), datamodule=data(), ckpt_path=path, weights_only=True)
-    assert same(result(resumed), result(saving))
-
-
-def test_checkpoint_files_may_be_named_after_scores(tmp_path: Path) -> None:
-    saving = ModelCheckpoint(tmp_path, "{epoch}-{validation_ece:.3f}", monitor="validation_ece")
-    run = trainer(tmp_path, saving)
-    run.fit(classifier(), datamodule=data())
-    best = min(result(run)["history"], key=lambda entry: float(entry["validation_ece"]))
-    expected = f"epoch={best['epoch']}-validation_ece={best['validation_ece']:.3f}.ckpt"
-    assert [path.name for path in tmp_path.iterdir()] == [expected]
-
-
 def test_a_failure_while_writing_leaves_the_previous_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,18 +235,3 @@ def test_what_a_killed_writer_left_is_not_taken_for_the_last_checkpoint(tmp_path
     resumed = trainer(tmp_path, ModelCheckpoint(tmp_path, save_last=True), max_epochs=2)
     resumed.fit(classifier(), datamodule=data(), ckpt_path="last")
     assert [entry["epoch"] for entry in result(resumed)["history"]] == [0, 1]
-
-
-def test_weights_and_history_come_back_without_a_trainer(tmp_path: Path) -> None:
-    trained = trainer(tmp_path, max_epochs=1)
-    module = classifier()
-    trained.fit(module, datamodule=data())
-    trained.save_checkpoint(tmp_path / "end.ckpt")
-    loaded = type(module).load_from_checkpoint(
-        tmp_path / "end.ckpt", model=classifier().model, objective=cal.ESDLoss(), scheduler=None, weights_only=True
-    )
-    assert same(loaded.state_dict(), module.state_dict())
-    assert loaded.history == module.history
-    fresh = trainer(tmp_path, max_epochs=2)
-    fresh.fit(loaded, datamodule=data())
-    assert [entry["epoch"] for entry in loaded.history] == [0, 1]

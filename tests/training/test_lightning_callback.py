@@ -18,15 +18,16 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import calibrant as cal
 from calibrant.training import (
-    CalibratedClassifier,
     CalibratedLoss,
     CalibrationWarning,
+    InterleavedModule,
     StopAfterTemperature,
     TemperatureInTheLoop,
     interleave,
 )
+from tests.training.batches import with_settings
+from tests.training.lightning_runs import same
 from tests.training.test_lightning_method import noisy
-from tests.training.test_lightning_resume import same
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -83,13 +84,17 @@ def trainer(folder: Path, *callbacks: lightning.Callback, **options: Any) -> lig
     )  # fmt: skip
 
 
+@pytest.mark.usefixtures("moves_at_once")
 def test_it_trains_as_the_loss_does_in_a_plain_loop(tmp_path: Path) -> None:
     train, held_out, _ = loaders(shuffle=False)
-    module, callback = Own(), TemperatureInTheLoop(held_out, patience=0)
+    module, callback = Own(), TemperatureInTheLoop(held_out)
     trainer(tmp_path, callback).fit(module, train)
     assert callback.finished is not None
     plain = Own()
-    calibrated, optimizer = CalibratedLoss(plain, patience=0), torch.optim.AdamW(plain.parameters(), 0.02)
+    calibrated, optimizer = (
+        with_settings(CalibratedLoss(plain), patience=0),
+        torch.optim.AdamW(plain.parameters(), 0.02),
+    )
     place = 0
     batches = list(held_out)
     for _ in range(6):
@@ -106,10 +111,11 @@ def test_it_trains_as_the_loss_does_in_a_plain_loop(tmp_path: Path) -> None:
     torch.testing.assert_close(module.state_dict(), plain.state_dict(), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.usefixtures("moves_at_once")
 @pytest.mark.parametrize("last", [(), (nn.Softsign(),)])
 def test_the_module_is_calibrated_and_free_of_hooks_after_fit(last: tuple[nn.Module, ...], tmp_path: Path) -> None:
     train, held_out, validation = loaders()
-    module, callback = Own(*last), TemperatureInTheLoop(held_out, patience=0)
+    module, callback = Own(*last), TemperatureInTheLoop(held_out)
     run = trainer(tmp_path, callback, max_epochs=15)
     run.fit(module, train, validation)
     assert callback.temperature == 1
@@ -135,7 +141,7 @@ def test_lightning_has_no_advice_on_logging_across_processes(how: str, tmp_path:
                 run.fit(Own(), train)
             else:
                 run = trainer(tmp_path, strategy="ddp", devices=1)
-                run.fit(CalibratedClassifier(Own(), method="temperature"), interleave(train, held_out), validation)
+                run.fit(InterleavedModule(Own(), method="temperature"), interleave(train, held_out), validation)
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -151,10 +157,11 @@ def test_a_checkpoint_has_the_best_temperature_before_the_loss_has_moved(tmp_pat
     [path] = tmp_path.glob("*.ckpt")
     state = torch.load(path, weights_only=True)["callbacks"]["TemperatureInTheLoop"]
     assert state["loss"]["loop"]["log_temperature"] == 0
-    assert state["temperature"] == pytest.approx(math.exp(state["loss"]["loop"]["best"]))
+    assert state["temperature"] == pytest.approx(math.exp(state["loss"]["loop"]["_best"]))
     assert state["temperature"] != 1
 
 
+@pytest.mark.usefixtures("moves_at_once")
 @pytest.mark.slow
 def test_every_checkpoint_leads_to_the_same_end(tmp_path: Path) -> None:
     def source() -> dict[str, Any]:
@@ -162,35 +169,36 @@ def test_every_checkpoint_leads_to_the_same_end(tmp_path: Path) -> None:
         # A loader that Lightning can pick up again.
         return {"train_dataloaders": interleave(train, None), "val_dataloaders": validation}
 
-    callback = TemperatureInTheLoop(loaders()[1], patience=0)
-    saving = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=5, save_top_k=-1)
+    callback = TemperatureInTheLoop(loaders()[1])
+    saving = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1)
     module = Own(dropout=0.0)
     run = trainer(tmp_path, callback, saving, max_epochs=5)
     run.fit(module, **source())
     checkpoints = list(tmp_path.glob("*.ckpt"))
-    assert len(checkpoints) == 6
+    assert len(checkpoints) == 5
     temperatures = set()
     for path in checkpoints:
         states = torch.load(path, weights_only=True)["callbacks"]
         temperatures.add(states["TemperatureInTheLoop"]["temperature"])
         if path.name == "step=30.ckpt":
             continue
-        resumed, other = Own(), TemperatureInTheLoop(loaders()[1], patience=0)
+        resumed, other = Own(), TemperatureInTheLoop(loaders()[1])
         trainer(tmp_path, other, max_epochs=5).fit(resumed, **source(), ckpt_path=path, weights_only=True)
         assert other.finished == callback.finished, path.name
         assert same(resumed.state_dict(), module.state_dict())
     assert len(temperatures) > 2
-    done, other = Own(), TemperatureInTheLoop(loaders()[1], patience=0)
+    done, other = Own(), TemperatureInTheLoop(loaders()[1])
     trainer(tmp_path, other, max_epochs=5).fit(done, **source(), ckpt_path=tmp_path / "step=30.ckpt", weights_only=True)
     assert same(done.state_dict(), module.state_dict())
 
 
+@pytest.mark.usefixtures("moves_at_once")
 def test_a_shuffled_run_goes_on_from_the_end_of_an_epoch(tmp_path: Path) -> None:
     def fitted(seed: int, *callbacks: lightning.Callback, path: Path | None = None) -> Own:
         lightning.seed_everything(seed, verbose=False)
         train, held_out, validation = loaders()
         module = Own(dropout=0.2)
-        run = trainer(tmp_path, TemperatureInTheLoop(held_out, patience=0), *callbacks, max_epochs=4)
+        run = trainer(tmp_path, TemperatureInTheLoop(held_out), *callbacks, max_epochs=4)
         run.fit(module, interleave(train, None), validation, ckpt_path=path, weights_only=True)
         return module
 
@@ -200,10 +208,11 @@ def test_a_shuffled_run_goes_on_from_the_end_of_an_epoch(tmp_path: Path) -> None
         assert same(resumed.state_dict(), module.state_dict())
 
 
+@pytest.mark.usefixtures("moves_at_once")
 def test_weights_from_before_the_end_of_fit_are_told(tmp_path: Path) -> None:
     train, held_out, validation = loaders()
     saving = ModelCheckpoint(tmp_path, "{epoch}")
-    run = trainer(tmp_path, TemperatureInTheLoop(held_out, patience=0), saving, max_epochs=2)
+    run = trainer(tmp_path, TemperatureInTheLoop(held_out), saving, max_epochs=2)
     module = Own()
     run.fit(module, train)
     run.save_checkpoint(tmp_path / "finished.ckpt")
@@ -212,9 +221,10 @@ def test_weights_from_before_the_end_of_fit_are_told(tmp_path: Path) -> None:
         run.test(module, validation, ckpt_path=saving.best_model_path, weights_only=True, verbose=False)
 
 
+@pytest.mark.usefixtures("moves_at_once")
 def test_early_stopping_and_kept_weights_see_calibrated_logits(tmp_path: Path) -> None:
     train, held_out, validation = loaders()
-    module, callback = Own(), TemperatureInTheLoop(held_out, patience=0)
+    module, callback = Own(), TemperatureInTheLoop(held_out)
     stops, keeps = EarlyStopping("loss", patience=3), StopAfterTemperature(patience=None)
     run = trainer(tmp_path, callback, stops, keeps, max_epochs=40)
     run.fit(module, train, validation)
@@ -251,11 +261,9 @@ def test_bad_use_is_explained(tmp_path: Path) -> None:
     told = [str(one.message) for one in caught if issubclass(one.category, CalibrationWarning)]
     assert told[0].startswith("3 held-out samples are too few")
     assert told[1].startswith("3 held-out samples are also training samples")
-    classifier = CalibratedClassifier(nn.Linear(6, 3), method="temperature")
+    classifier = InterleavedModule(nn.Linear(6, 3), method="temperature")
     with pytest.raises(ValueError, match="remove this callback"):
         trainer(tmp_path, TemperatureInTheLoop(held_out)).fit(classifier, interleave(train, held_out))
-    with pytest.raises(ValueError, match="no layer 'head'"):
-        trainer(tmp_path, TemperatureInTheLoop(held_out, layer="head")).fit(Own(), train)
     with pytest.raises(TypeError, match=r"held-out batch must be \(inputs, target\)"):
         trainer(tmp_path, TemperatureInTheLoop([torch.zeros(4, 6)])).fit(Own(), train)
     with pytest.raises(ValueError, match="gave no batch"):
@@ -263,5 +271,3 @@ def test_bad_use_is_explained(tmp_path: Path) -> None:
     of_two: Any = SimpleNamespace(world_size=2)
     with pytest.raises(ValueError, match=r"every process the same samples: give it a .*DistributedSampler"):
         TemperatureInTheLoop(held_out).on_train_start(of_two, Own())
-    module = Own()
-    trainer(tmp_path, TemperatureInTheLoop(held_out, layer="net.1"), max_epochs=1).fit(module, train)

@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
-from calibrant.training.split import EvenBatches, even_size
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
 from calibrant.training import interleaved_split
+from calibrant.training.held_out import EvenBatches, even_size
 
 
 @given(length=st.integers(40, 400), fraction=st.floats(0.1, 0.9), seed=st.integers(0, 2**31))
@@ -89,9 +89,3 @@ def test_a_size_for_loaders_that_take_one_is_never_larger_than_asked_for(samples
     size = even_size(samples, most)
     assert min(most, 3) <= size <= most
     assert len(range(0, samples, size)) <= 2 * samples // most + 1
-
-
-def test_a_small_last_batch_is_avoided_where_only_a_size_can_be_given() -> None:
-    assert [even_size(*given) for given in ((129, 128), (401, 16), (300, 128), (128, 128), (5, 9))] == [
-        65, 13, 100, 128, 9,
-    ]  # fmt: skip

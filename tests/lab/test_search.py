@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import calibrant as cal
-from calibrant.training import SearchResult, search
+from calibrant_lab.search import SearchResult, search
 
 # By weight and seed: accuracy and ECE. Weight 3 has the lowest ECE but loses 1.5 points; 2 has the next.
 TABLE: dict[float, list[tuple[float, float]]] = {
