@@ -14,7 +14,14 @@ import numpy.typing as npt
 
 from benchmarks.measure import machine
 from benchmarks.tables import duration, finish, markdown, memory, show, status
-from calibrant.metrics.scale import Statistics, calibration_test, gap_interval, judge_classes, statistics_duckdb, statistics_spark
+from calibrant.metrics.scale import (
+    Statistics,
+    calibration_test,
+    gap_interval,
+    judge_classes,
+    statistics_duckdb,
+    statistics_spark,
+)
 
 PROMISED_ERROR = 1e-9
 CORES = 2
