@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from calibrant.losses.checks import check_count, check_range
+from calibrant.inputs import check_count, check_range
 
 FORMATS = (".png", ".svg", ".pdf")
 Fit = Callable[[float, int], Any]

@@ -6,7 +6,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from calibrant import distributed
+from calibrant import distributed, inputs
 from calibrant.losses import checks
 from calibrant.losses.base import Objective, residuals
 from calibrant.losses.checks import Classification, Pairs
@@ -97,7 +97,7 @@ class AvUCLoss(Objective):
         return midpoint
 
     def _checked_threshold(self, threshold: float) -> float:
-        return checks.check_range("threshold", threshold, low=0)
+        return inputs.check_range("threshold", threshold, low=0)
 
     def get_extra_state(self) -> dict[str, Any]:
         """Keep the threshold, which may come from data, in the ``state_dict``."""
@@ -148,7 +148,7 @@ class SoftAvUCLoss(AvUCLoss):
         self, threshold: float = 0.5, temperature: float = 0.1, *, ignore_index: int | None = -100, sync: bool = True
     ) -> None:
         super().__init__(threshold, ignore_index=ignore_index, sync=sync)
-        self.temperature = checks.check_range("temperature", temperature, low=1e-4)
+        self.temperature = inputs.check_range("temperature", temperature, low=1e-4)
 
     def _value(self, pairs: Pairs, uncertainty: Tensor, classes: int) -> Tensor:
         return soft(pairs, uncertainty, classes, self.threshold, self.temperature)
@@ -158,7 +158,7 @@ class SoftAvUCLoss(AvUCLoss):
         return min(max(midpoint / math.log(classes), 1e-6), 1 - 1e-6)
 
     def _checked_threshold(self, threshold: float) -> float:
-        return checks.check_range("threshold", threshold, low=0, high=1, open_low=True, open_high=True)
+        return inputs.check_range("threshold", threshold, low=0, high=1, open_low=True, open_high=True)
 
 
 def hard(pairs: Pairs, uncertainty: Tensor, threshold: float) -> Tensor:

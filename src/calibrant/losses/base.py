@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from calibrant import distributed
+from calibrant import distributed, inputs
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification, Pairs, TopLabel
 from calibrant.numerics import (
@@ -131,7 +131,7 @@ class Objective(nn.Module):
 
     def __init__(self, *, ignore_index: int | None = -100) -> None:
         super().__init__()
-        self.ignore_index = checks.check_ignore_index(ignore_index)
+        self.ignore_index = inputs.check_ignore_index(ignore_index)
 
     def minimum_samples(self) -> int:
         """Return the fewest samples the loss is defined for."""
@@ -226,7 +226,7 @@ class PairObjective(Objective):
         self, view: View = "top-label", root: bool = False, *, ignore_index: int | None = -100, sync: bool = True
     ) -> None:
         super().__init__(ignore_index=ignore_index)
-        checks.check_choice("view", view, VIEWS)
+        inputs.check_choice("view", view, VIEWS)
         self.view = view
         self.root = root
         self.sync = sync

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from calibrant import inputs
 from calibrant.losses import checks
 from calibrant.losses.base import MeanLoss, log_likelihood
 from calibrant.losses.checks import Classification
@@ -65,8 +66,8 @@ class BSCEGRALoss(MeanLoss):
 
     def __init__(self, gamma: float = 2.0, norm: float = 2.0, *, ignore_index: int | None = -100) -> None:
         super().__init__(ignore_index=ignore_index)
-        self.gamma = checks.check_range("gamma", gamma, low=0, high=100)
-        self.norm = checks.check_range("norm", norm, low=1, high=16)
+        self.gamma = inputs.check_range("gamma", gamma, low=0, high=100)
+        self.norm = inputs.check_range("norm", norm, low=1, high=16)
 
     def losses(self, data: Classification) -> Tensor:
         """Weighted cross entropy of each sample."""

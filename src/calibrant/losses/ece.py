@@ -5,6 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from calibrant import inputs
 from calibrant.losses import checks
 from calibrant.losses.base import PairObjective, View, residuals
 from calibrant.losses.checks import Pairs
@@ -52,7 +53,7 @@ def ece(
         >>> round(cal.functional.ece(confidence, correct).item(), 4)
         0.5
     """
-    checks.check_count("bins", bins)
+    inputs.check_count("bins", bins)
     pairs = checks.pairs(confidence, correct, mask, name="ECE", sample_weight=sample_weight)
     return _ece(pairs, bins).to(pairs.confidence.dtype)
 
@@ -137,9 +138,9 @@ def _soft_binned_ece(pairs: Pairs, bins: int, temperature: float, norm: float, f
 
 
 def _checked_soft(bins: int, temperature: float, norm: float, form: Form) -> tuple[int, float, float]:
-    checks.check_choice("form", form, ("label-binned", "binned"))
-    temperature = checks.check_range("temperature", temperature, low=1e-8)
-    return checks.check_count("bins", bins), temperature, checks.check_range("norm", norm, low=1, high=16)
+    inputs.check_choice("form", form, ("label-binned", "binned"))
+    temperature = inputs.check_range("temperature", temperature, low=1e-8)
+    return inputs.check_count("bins", bins), temperature, inputs.check_range("norm", norm, low=1, high=16)
 
 
 class ECELoss(PairObjective):
@@ -169,7 +170,7 @@ class ECELoss(PairObjective):
         self, bins: int = 20, view: View = "top-label", *, ignore_index: int | None = -100, sync: bool = True
     ) -> None:
         super().__init__(view, ignore_index=ignore_index, sync=sync)
-        self.bins = checks.check_count("bins", bins)
+        self.bins = inputs.check_count("bins", bins)
 
     def value(self, pairs: Pairs) -> Tensor:
         """ECE of each row."""

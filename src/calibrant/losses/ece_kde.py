@@ -6,7 +6,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from calibrant import distributed
+from calibrant import distributed, inputs
 from calibrant.losses import checks
 from calibrant.losses.base import Objective
 from calibrant.losses.checks import Classification
@@ -71,9 +71,9 @@ class ECEKDELoss(Objective):
         sync: bool = True,
     ) -> None:
         super().__init__(ignore_index=ignore_index)
-        checks.check_choice("view", view, ("canonical", "top-label"))
+        inputs.check_choice("view", view, ("canonical", "top-label"))
         self.bandwidth = _checked_bandwidth(bandwidth)
-        self.norm = checks.check_range("norm", norm, low=1, high=16)
+        self.norm = inputs.check_range("norm", norm, low=1, high=16)
         self.view = view
         self.sync = sync
 
@@ -159,4 +159,4 @@ def _log_kernel_of_others(log_p: Tensor, mask: Tensor | None, bandwidth: float) 
 
 
 def _checked_bandwidth(bandwidth: float) -> float:
-    return checks.check_range("bandwidth", bandwidth, low=1e-6, high=100)
+    return inputs.check_range("bandwidth", bandwidth, low=1e-6, high=100)

@@ -5,7 +5,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from calibrant import distributed
+from calibrant import distributed, inputs
 from calibrant.losses import checks
 from calibrant.losses.base import HeldOutLoss, MeanLoss, log_likelihood, of_target
 from calibrant.losses.checks import Classification, Pairs
@@ -39,10 +39,10 @@ class FocalLoss(MeanLoss):
     def __init__(self, gamma: Gamma = 3.0, *, ignore_index: int | None = -100) -> None:
         super().__init__(ignore_index=ignore_index)
         if isinstance(gamma, str):
-            checks.check_choice("gamma", gamma, ("flsd-53",))
+            inputs.check_choice("gamma", gamma, ("flsd-53",))
             self.gamma: Gamma = gamma
         else:
-            self.gamma = checks.check_range("gamma", gamma, low=0, high=100)
+            self.gamma = inputs.check_range("gamma", gamma, low=0, high=100)
 
     def losses(self, data: Classification) -> Tensor:
         """Focal loss of each sample."""
@@ -79,7 +79,7 @@ class DualFocalLoss(MeanLoss):
 
     def __init__(self, gamma: float = 5.0, *, ignore_index: int | None = -100) -> None:
         super().__init__(ignore_index=ignore_index)
-        self.gamma = checks.check_range("gamma", gamma, low=0, high=100)
+        self.gamma = inputs.check_range("gamma", gamma, low=0, high=100)
 
     def losses(self, data: Classification) -> Tensor:
         """Dual focal loss of each sample."""
@@ -155,12 +155,12 @@ class AdaFocalLoss(HeldOutLoss):
         sync: bool = True,
     ) -> None:
         super().__init__(ignore_index=ignore_index, sync=sync)
-        self.bins = checks.check_count("bins", bins)
-        self.rate = checks.check_range("rate", rate, low=0, high=100)
-        self.lowest = checks.check_range("lowest", lowest, low=-100, high=0)
-        self.highest = checks.check_range("highest", highest, low=0, high=100)
-        self.switch = checks.check_range("switch", switch, low=0, high=100)
-        gamma = checks.check_range("gamma", gamma, low=lowest, high=highest)
+        self.bins = inputs.check_count("bins", bins)
+        self.rate = inputs.check_range("rate", rate, low=0, high=100)
+        self.lowest = inputs.check_range("lowest", lowest, low=-100, high=0)
+        self.highest = inputs.check_range("highest", highest, low=0, high=100)
+        self.switch = inputs.check_range("switch", switch, low=0, high=100)
+        gamma = inputs.check_range("gamma", gamma, low=lowest, high=highest)
         self.register_buffer("strength", torch.full((self.bins,), gamma))
         self.register_buffer("edges", torch.arange(1, self.bins) / self.bins)
 

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from calibrant import inputs
 from calibrant.losses import checks
 from calibrant.losses.base import PairObjective, Sums, View, counts_of, residuals, value_of_pairs
 from calibrant.losses.checks import Pairs
@@ -67,7 +68,7 @@ def mmce(
         >>> round(cal.functional.mmce(confidence, correct).item(), 4)
         0.1091
     """
-    checks.check_range("bandwidth", bandwidth, low=NARROWEST)
+    inputs.check_range("bandwidth", bandwidth, low=NARROWEST)
     pairs = checks.pairs(
         confidence, correct, mask, name="MMCE", minimum=2 if unbiased else 1, sample_weight=sample_weight
     )
@@ -108,7 +109,7 @@ def mmce_weighted(
         >>> round(cal.functional.mmce_weighted(confidence, correct).item(), 4)
         0.4366
     """
-    checks.check_range("bandwidth", bandwidth, low=NARROWEST)
+    inputs.check_range("bandwidth", bandwidth, low=NARROWEST)
     pairs = checks.pairs(confidence, correct, mask, name="weighted MMCE", sample_weight=sample_weight)
     return value_of_pairs(_mmce_weighted(pairs, bandwidth), pairs.confidence, pairs.confidence.dtype)
 
@@ -249,7 +250,7 @@ class MMCELoss(PairObjective):
         sync: bool = True,
     ) -> None:
         super().__init__(view, root, ignore_index=ignore_index, sync=sync)
-        self.bandwidth = checks.check_range("bandwidth", bandwidth, low=NARROWEST)
+        self.bandwidth = inputs.check_range("bandwidth", bandwidth, low=NARROWEST)
         self.unbiased = unbiased
 
     def minimum_samples(self) -> int:
@@ -293,7 +294,7 @@ class WeightedMMCELoss(PairObjective):
         sync: bool = True,
     ) -> None:
         super().__init__(root=root, ignore_index=ignore_index, sync=sync)
-        self.bandwidth = checks.check_range("bandwidth", bandwidth, low=NARROWEST)
+        self.bandwidth = inputs.check_range("bandwidth", bandwidth, low=NARROWEST)
 
     def sums(self, pairs: Pairs) -> Sums:
         """Weighted MMCE squared of each row."""

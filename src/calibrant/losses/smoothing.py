@@ -5,7 +5,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor
 
-from calibrant import distributed
+from calibrant import distributed, inputs
 from calibrant.losses import checks
 from calibrant.losses.base import HeldOutLoss, MeanLoss, log_likelihood, of_target
 from calibrant.losses.checks import Classification
@@ -46,8 +46,8 @@ class LabelSmoothingLoss(MeanLoss):
 
     def __init__(self, smoothing: float = 0.05, spread: Spread = "all", *, ignore_index: int | None = -100) -> None:
         super().__init__(ignore_index=ignore_index)
-        checks.check_choice("spread", spread, ("all", "others"))
-        self.smoothing = checks.check_range("smoothing", smoothing, low=0, high=1, open_high=True)
+        inputs.check_choice("spread", spread, ("all", "others"))
+        self.smoothing = inputs.check_range("smoothing", smoothing, low=0, high=1, open_high=True)
         self.spread = spread
 
     def losses(self, data: Classification) -> Tensor:
@@ -89,8 +89,8 @@ class MarginLabelSmoothingLoss(MeanLoss):
 
     def __init__(self, margin: float = 10.0, weight: float = 0.1, *, ignore_index: int | None = -100) -> None:
         super().__init__(ignore_index=ignore_index)
-        self.margin = checks.check_range("margin", margin, low=0, high=1e6)
-        self.weight = checks.check_range("weight", weight, low=0, high=1e6)
+        self.margin = inputs.check_range("margin", margin, low=0, high=1e6)
+        self.weight = inputs.check_range("weight", weight, low=0, high=1e6)
 
     def losses(self, data: Classification) -> Tensor:
         """NLL plus weighted penalty of each sample."""
@@ -164,12 +164,12 @@ class CALSLoss(HeldOutLoss):
         sync: bool = True,
     ) -> None:
         super().__init__(ignore_index=ignore_index, sync=sync)
-        self.margin = checks.check_range("margin", margin, low=0.1, high=1e6)
-        rho = checks.check_range("rho", rho, low=1e-6, high=1e6)
-        self.rho_max = checks.check_range("rho_max", rho_max, low=rho, high=1e6)
-        self.rho_growth = checks.check_range("rho_growth", rho_growth, low=1, high=1e6)
-        self.rho_every = checks.check_count("rho_every", rho_every)
-        self.progress = checks.check_range("progress", progress, low=0, high=1e6)
+        self.margin = inputs.check_range("margin", margin, low=0.1, high=1e6)
+        rho = inputs.check_range("rho", rho, low=1e-6, high=1e6)
+        self.rho_max = inputs.check_range("rho_max", rho_max, low=rho, high=1e6)
+        self.rho_growth = inputs.check_range("rho_growth", rho_growth, low=1, high=1e6)
+        self.rho_every = inputs.check_count("rho_every", rho_every)
+        self.progress = inputs.check_range("progress", progress, low=0, high=1e6)
         # One number until the first update, which sets the number of classes.
         self.register_buffer("multiplier", torch.tensor(LEAST_MULTIPLIER))
         self.register_buffer("rho", torch.tensor(rho))
@@ -270,7 +270,7 @@ class LogitNormLoss(MeanLoss):
 
     def __init__(self, temperature: float = 0.04, *, ignore_index: int | None = -100) -> None:
         super().__init__(ignore_index=ignore_index)
-        self.temperature = checks.check_range("temperature", temperature, low=1e-4)
+        self.temperature = inputs.check_range("temperature", temperature, low=1e-4)
 
     def losses(self, data: Classification) -> Tensor:
         """Cross entropy of the normalised logits of each sample."""

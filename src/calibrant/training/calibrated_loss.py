@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from calibrant import inputs
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification
 from calibrant.torch_private import unwrapped
@@ -126,7 +127,7 @@ class CalibratedLoss:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
         checks.check_objective(loss, "loss")
-        checks.check_choice("method", method, ("temperature", "head", "published"))
+        inputs.check_choice("method", method, ("temperature", "head", "published"))
         if method == "temperature" and (objective is not None or weight is not None):
             text = "method 'temperature' has no objective and no weight: choose 'published' or 'head' for one"
             raise ValueError(text)
@@ -138,9 +139,9 @@ class CalibratedLoss:
         self.method: Method = method
         self.objective = objective
         self.weight = 1.0 if weight is None else float(weight)
-        checks.check_range("weight", self.weight, low=0)
+        inputs.check_range("weight", self.weight, low=0)
         self.every = (4 if method == "temperature" else 1) if every is None else every
-        checks.check_count("every", self.every)
+        inputs.check_count("every", self.every)
         self.batchnorm: BatchNormUse = "update" if method == "published" else "freeze"
         self.loss = loss
         self.multi_label = multi_label

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant.losses import checks
+from calibrant import inputs
 from calibrant.posthoc.temperature import best_temperature, standard_error, temperature_or_one
 from calibrant.training.forward import batches_for, evaluating, flattened, logits_of
 from calibrant.training.guard import FEWEST_SEEN, SEEN
@@ -153,7 +153,7 @@ def finetune(
         >>> result.method, round(result.temperature)
         ('temperature', 3)
     """
-    checks.check_choice("method", method, ("auto", "temperature", "vector", "head"))
+    inputs.check_choice("method", method, ("auto", "temperature", "vector", "head"))
     samples, found = _predict(model, loader, ignore_index)
     if method in ("vector", "head") and samples.features is None:
         raise ValueError(

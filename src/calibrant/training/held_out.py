@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, RandomSampler, Sampler, SequentialSampler, Subset
 
-from calibrant.losses import checks
+from calibrant import inputs
 from calibrant.training.warning import warn
 
 Labels = Tensor | Sequence[int]
@@ -103,7 +103,7 @@ class EvenBatches(Sampler[list[int]]):
     """
 
     def __init__(self, sampler: Any, batch_size: int) -> None:
-        checks.check_count("batch_size", batch_size)
+        inputs.check_count("batch_size", batch_size)
         self.sampler = sampler
         self.batch_size = batch_size
 

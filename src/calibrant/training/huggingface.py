@@ -16,7 +16,7 @@ from transformers import Trainer
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from calibrant import metrics
-from calibrant.losses.checks import check_choice
+from calibrant.inputs import check_choice
 from calibrant.training.calibrated_loss import BatchNormUse, CalibratedLoss, Finished, Method
 from calibrant.training.forward import Loss, evaluating, has_dropout, logits_in, logits_of, minimum_samples, zero_of
 from calibrant.training.guard import Scores

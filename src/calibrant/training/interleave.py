@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
+from calibrant import inputs
 from calibrant.distributed import is_distributed
-from calibrant.losses import checks
 from calibrant.training.forward import minimum_samples
 from calibrant.training.held_out import ENOUGH, warn_of_loaders
 
@@ -85,7 +85,7 @@ class InterleavedLoader:
         self, train_loader: Iterable[Any], calibration_loader: Iterable[Any] | None, calibration_every: int,
         minimum_samples: int | None = None, same_samples_on_every_rank: bool = False,
     ) -> None:  # fmt: skip
-        checks.check_count("calibration_every", calibration_every)
+        inputs.check_count("calibration_every", calibration_every)
         for name, loader in (("train", train_loader), ("calibration", calibration_loader)):
             if loader is None and name == "calibration":
                 continue

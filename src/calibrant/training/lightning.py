@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from calibrant import inputs
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification
 from calibrant.training.calibrated_loss import BatchNormUse, CalibratedLoss, Finished, Method, Step
@@ -104,11 +105,11 @@ class InterleavedModule(lightning.LightningModule):
     ) -> None:
         checks.check_objective(objective)
         checks.check_objective(loss, "loss")
-        checks.check_range("weight", weight, low=0)
-        checks.check_choice("scheduler_interval", scheduler_interval, ("epoch", "step"))
+        inputs.check_range("weight", weight, low=0)
+        inputs.check_choice("scheduler_interval", scheduler_interval, ("epoch", "step"))
         if batchnorm is not None:
-            checks.check_choice("batchnorm", batchnorm, ("update", "freeze"))
-        checks.check_range("learning_rate", learning_rate, low=0)
+            inputs.check_choice("batchnorm", batchnorm, ("update", "freeze"))
+        inputs.check_range("learning_rate", learning_rate, low=0)
         if optimizer is not None and learning_rate != LEARNING_RATE:
             raise ValueError(
                 f"learning_rate={learning_rate:g} applies to the default optimizer only: set the learning rate in "

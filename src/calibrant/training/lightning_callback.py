@@ -8,7 +8,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
-from calibrant.losses import checks
+from calibrant import inputs
 from calibrant.training.calibrated_loss import CalibratedLoss, Finished
 from calibrant.training.forward import evaluating, logits_of, pair_of
 from calibrant.training.guard import Sums
@@ -50,7 +50,7 @@ class TemperatureInTheLoop(Callback):
     def __init__(self, held_out: Iterable[Any], *, every: int = 4, ignore_index: int = -100, seed: int = 0) -> None:
         if isinstance(held_out, Iterator) or not isinstance(held_out, Iterable):
             raise TypeError(f"the held-out loader must be iterable more than once, got {type(held_out).__name__}")
-        checks.check_count("every", every)
+        inputs.check_count("every", every)
         self.held_out = held_out
         self.every = every
         self.ignore_index = ignore_index

@@ -10,8 +10,8 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
+from calibrant import inputs
 from calibrant.distributed import is_distributed
-from calibrant.losses import checks
 from calibrant.training.forward import evaluating, logits_in, logits_of, pair_of
 from calibrant.training.interleave import kept_random_state
 from calibrant.training.lightning_data import moved
@@ -53,7 +53,7 @@ class StopAfterTemperature(Callback):
 
     def __init__(self, patience: int | None = 3, *, loader: Iterable[Any] | None = None, fold: bool = False) -> None:
         if patience is not None:
-            checks.check_count("patience", patience)
+            inputs.check_count("patience", patience)
         self.patience = patience
         self.fold = fold
         self.loader = loader
