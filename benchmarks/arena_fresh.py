@@ -16,9 +16,10 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", default=[], help="parts of names; all by default")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    jobs: dict[Path, Callable[[], arena_fresh_networks.Predictions]] = {}
+    jobs: dict[Path, Callable[[], Mapping[str, Any]]] = {}
     models = list(arena_fresh_tables.MODELS)
     for tables in (FIRST, SECOND, THIRD, FOURTH):
         for place, name in enumerate(arena_fresh_tables.ordered(tables)):
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _write(path, make)
 
 
-def _write(path: Path, make: Callable[[], arena_fresh_networks.Predictions]) -> None:
+def _write(path: Path, make: Callable[[], Mapping[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     start = time.process_time()
     try:

@@ -181,7 +181,7 @@ def test_the_report_is_written_whole(files: dict[str, Path], tmp_path: Path, cap
 def test_a_reader_that_goes_away_is_no_condition_that_holds(tmp_path: Path) -> None:
     page, history = tmp_path / "page.html", tmp_path / "history.csv"
     np.savez(tmp_path / "pairs.npz", confidence=RNG.random(50), correct=RNG.integers(2, size=50))
-    command = [sys.executable, "-m", "calibrant", "evaluate", tmp_path / "pairs.npz", "--draws", "20"]
+    command: list[str | Path] = [sys.executable, "-m", "calibrant", "evaluate", tmp_path / "pairs.npz", "--draws", "20"]
     command += ["--report", page, "--history", history]
     read, write = os.pipe()
     os.close(read)

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-from calibrant.posthoc.notices import FitWarning
 from filelock import FileLock
 from rich.console import Console
 
@@ -22,6 +21,7 @@ import calibrant as cal
 from calibrant.commands.terminal import timed_bar
 from calibrant.files import FileError, read_predictions
 from calibrant.metrics.predictions import Predictions
+from calibrant.posthoc import FitWarning
 from calibrant.report import audit
 from calibrant.report.audit import Audit
 from calibrant_lab import train as training

@@ -63,7 +63,7 @@ def test_what_is_logged_is_what_the_metrics_say(tmp_path: Path) -> None:
     validated = run.validate(module, datamodule=data(), verbose=False)[0]
     logits = torch.cat(run.predict(module, datamodule=data(predict=held_out)))  # type: ignore[arg-type]
     expected = {
-        "nll": cal.metrics.nll(logits=logits, target=y[:37]),
+        "nll": cal.metrics.log_loss(logits=logits, target=y[:37]),
         "accuracy": cal.metrics.accuracy(logits=logits, target=y[:37]),
         "ece": cal.metrics.ece(logits=logits, target=y[:37], bins=20),
     }

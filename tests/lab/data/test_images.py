@@ -70,7 +70,7 @@ def test_a_pass_draws_one_number_when_it_begins(shuffle: bool, crop: int, flip: 
     torch.empty((), dtype=torch.int64).random_()
     after_a_draw = torch.get_rng_state()
     torch.set_rng_state(before)
-    busy = []
+    busy: list[torch.Tensor] = []
     for x, _ in loader:
         if not busy:
             assert torch.equal(torch.get_rng_state(), after_a_draw)

@@ -152,7 +152,7 @@ def test_the_comparisons_have_a_csv_of_their_own(table: Tabulated) -> None:
 
 def test_an_empty_table_can_be_rendered_in_every_format(tmp_path: Path) -> None:
     table = tabulate(finished_plan("table3", "cifar100"), Store(tmp_path / "none"))
-    texts = [printed(table), *(render(table, name) for name in ("markdown", "latex", "csv"))]  # type: ignore[arg-type]
+    texts = [printed(table), *(render(table, name) for name in ("markdown", "latex", "csv"))]
     assert [text.count("not run here") for text in texts] == [7] * 4
     assert significance_csv(table).strip() == ""
     with pytest.raises(ValueError, match="html"):
