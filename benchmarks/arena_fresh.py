@@ -43,8 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for tables in (FIRST, SECOND, THIRD, FOURTH):
         for place, name in enumerate(arena_fresh_tables.ordered(tables)):
             splits, some = (3, models) if tables is FIRST else (1, models[place % 2 :: 2])
-            make = partial(arena_fresh_tables.predictions, name, tables[name], splits, some)
-            jobs[options.folder / "tabular" / f"{name}.npz"] = make
+            jobs[options.folder / "tabular" / f"{name}.npz"] = partial(
+                arena_fresh_tables.predictions, name, tables[name], splits, some
+            )
     for name in arena_fresh_networks.ALL:
         jobs[options.folder / "networks" / f"{name}.npz"] = partial(
             arena_fresh_networks.predictions, name, options.data, options.folder / "features"
@@ -65,7 +66,7 @@ def _write(path: Path, make: Callable[[], Mapping[str, Any]]) -> None:
         return
     partial_path = path.with_suffix(".partial")
     with partial_path.open("wb") as file:
-        np.savez_compressed(file, **found)  # type: ignore[arg-type]
+        np.savez_compressed(file, **found)
     partial_path.replace(path)
     print(f"{path}: {len(found) // 4} splits, {time.process_time() - start:.0f} s", flush=True)
 
