@@ -73,10 +73,6 @@ MODULES = {
 AUDIT = {"inputs", "frames", "arrays", "layout", "tables", "metrics", "posthoc", "files", "report", "sklearn",
          "commands", "cli"}  # fmt: skip
 WITH_TORCH = {"calibrant.metrics.streaming"}  # by its nature
-# What still needs torch: to be emptied when the post-hoc methods work on arrays.
-NOT_YET: tuple[str, ...] = ()
-# What still imports a test of another file, to be emptied as the rooms land.
-SHARING = ("test_distributed_weights", "training", "metrics", "posthoc", "commands")
 
 
 def names_of(node: ast.AST) -> list[str]:
@@ -161,7 +157,7 @@ def test_the_audit_side_imports_no_torch() -> None:
         f"{module} by way of {', '.join(sorted(found))}"
         for module in MODULES
         if place_of(module)[0] == "calibrant" and place_of(module)[1] in AUDIT and module not in WITH_TORCH
-        if not module.startswith(NOT_YET) and (found := loaded_with(module) & torches)
+        if (found := loaded_with(module) & torches)
     }
     assert not wrong
 
@@ -183,10 +179,9 @@ def test_the_audit_side_can_be_imported_where_torch_is_not_installed() -> None:
     names = [
         module
         for module in MODULES
-        if place_of(module)[0] == "calibrant" and place_of(module)[1] in AUDIT and not module.startswith(NOT_YET)
+        if place_of(module)[0] == "calibrant" and place_of(module)[1] in AUDIT and module not in WITH_TORCH
     ]
-    command = [sys.executable, "-c", WITHOUT_TORCH, *(name for name in names if name not in WITH_TORCH)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *names], capture_output=True, text=True, check=True)
     assert done.stdout == ""
 
 
@@ -230,6 +225,5 @@ def test_no_test_imports_another() -> None:
         str(path.relative_to(TESTS))
         for path in TESTS.rglob("test_*.py")
         if any(part.startswith("test_") for name in imports_of(path) for part in name.split(".")[:-1])
-        and not str(path.relative_to(TESTS)).startswith(SHARING)
     ]
     assert not wrong
