@@ -31,14 +31,14 @@ from calibrant.files import (
     refuse_overwriting,
     write_calibrated,
 )
-from calibrant.layout import Columns
+from calibrant.files.formats import suffix_of
+from calibrant.files.layout import Columns
 from calibrant.metrics import InputWarning, predictions
 from calibrant.metrics.evaluate import Scores
 from calibrant.posthoc import Calibrator, ConformalClassifier, FitWarning, load, logits_from_probabilities
 from calibrant.posthoc.map import Affine, Logits
 from calibrant.posthoc.saved import read_header
 from calibrant.report.audit import scores_of
-from calibrant.tables import suffix_of
 
 # Rows that scores need: the number that ``evaluate`` does.
 FEWEST = 3

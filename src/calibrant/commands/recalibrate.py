@@ -13,7 +13,7 @@ from rich.console import Console
 from calibrant.commands.apply import FEWEST, Calibrated, calibrated, few, logits_of, order_of, other_inputs, output_of
 from calibrant.commands.terminal import Advance, plain, print_json, progress_bar, say, say_path, show_notices
 from calibrant.files import Array, FileError, Source, naming, read_source, refuse_overwriting, write_calibrated
-from calibrant.layout import Columns
+from calibrant.files.layout import Columns
 from calibrant.posthoc import METHODS, AutoCalibration, Calibrator, FitWarning, PriorShift, TemperatureScaling
 from calibrant.posthoc import save as save_calibrator
 from calibrant.posthoc.prior import Estimate

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from calibrant.files import naming, notices_of_start
-from calibrant.layout import Columns
+from calibrant.files.layout import Columns
 from calibrant.metrics.binned import CONVENTIONS, ConventionName
 from calibrant.metrics.evaluate import Score, Scores
 from calibrant.metrics.intervals import Interval
