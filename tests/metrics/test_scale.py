@@ -370,11 +370,11 @@ def test_of_two_classes_the_risk_of_class_1_can_be_judged(engine: Engine, tmp_pa
     }
     path = write(tmp_path / "risks.parquet", **columns[layout], target=event)
     found = engine(path, risk=True)
-    assert found.risk
+    assert found.judged == "risk"
     expected = metrics.evaluate(risk, event)
     for key in ("gap", "ece", "ks_error", "esd", "brier_top"):
         assert getattr(found, key) == pytest.approx(expected[key], rel=1e-9, abs=1e-12), key
-    assert not engine(path).risk
+    assert engine(path).judged == "top label"
 
 
 def test_of_three_classes_the_top_label_is_judged(engine: Engine, tmp_path: Path) -> None:
@@ -384,5 +384,5 @@ def test_of_three_classes_the_top_label_is_judged(engine: Engine, tmp_path: Path
         probabilities=rng.dirichlet(np.ones(3), 50).tolist(),
         target=rng.integers(3, size=50),
     )
-    assert not engine(path, risk=True).risk
+    assert engine(path, risk=True).judged == "top label"
     assert engine(path, risk=True).esd == engine(path).esd

@@ -26,9 +26,7 @@ from calibrant.metrics.predictions import Predictions, predictions
 from calibrant.metrics.proper import accuracy, aurc, brier, brier_top, gap, log_loss, mean_confidence
 from calibrant.metrics.registry import METRICS
 from calibrant.metrics.sets import (
-    class_coverage,
     coverage,
-    coverage_by_size,
     group_coverage,
     mean_set_size,
     size_stratified_coverage,
@@ -53,12 +51,10 @@ __all__ = [
     "calibration_line",
     "calibration_over_time",
     "calibration_test",
-    "class_coverage",
     "classwise_ece",
     "compare",
     "confidence_interval",
     "coverage",
-    "coverage_by_size",
     "debiased_l2",
     "decomposition",
     "ece",

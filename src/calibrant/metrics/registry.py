@@ -205,7 +205,7 @@ def _of_bins(bins: int | None, convention: ConventionName) -> Iterator[Metric]:
         f"{mass} equal-mass bins, rooted", "Root mean square of the bins' gaps, minus what chance adds to it.",
     )  # fmt: skip
     yield Metric(
-        "mce", lambda given: float(np.abs(widths(given).gaps).max()), "MCE", "%", "as ECE",
+        "mce", lambda given: widths(given).error(math.inf), "MCE", "%", "as ECE",
         "Largest gap of any bin, often that of a bin with few samples.", remark=worst,
     )  # fmt: skip
     yield Metric(

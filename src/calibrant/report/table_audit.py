@@ -9,9 +9,9 @@ from calibrant.files import naming, notices_of_start
 from calibrant.layout import Columns
 from calibrant.metrics.binned import CONVENTIONS, ConventionName
 from calibrant.metrics.evaluate import Score, Scores
-from calibrant.metrics.intervals import Interval
-from calibrant.metrics.scale import ClassJudgement, Statistics
-from calibrant.metrics.tests import CalibrationTest, p_value
+from calibrant.metrics.intervals import Interval, confidence_interval
+from calibrant.metrics.scale import Statistics
+from calibrant.metrics.tests import CalibrationTest, Judgement, p_value
 from calibrant.report.audit import OF_TOP_LABEL, score_of_risk
 from calibrant.report.verdict import FEW, JudgedClass, error_of_gap, few_samples, of_classes, risks_of
 
@@ -33,8 +33,12 @@ class TableAudit:
     sums: Statistics
     test: CalibrationTest
     gap: Interval
-    classes: tuple[ClassJudgement, ...]
+    classes: tuple[Judgement, ...]
     notices: tuple[str, ...]
+
+    def class_gaps(self) -> list[Interval]:
+        """Mean probability of each class minus its share, with its 95 % interval."""
+        return [confidence_interval(each.view.pairs, metric="gap") for each in self.classes]
 
     def verdict(self) -> str:
         """The average error, the test, and the classes that are not calibrated, in sentences."""
@@ -52,7 +56,10 @@ class TableAudit:
         rejected = "is rejected" if self.test.rejected() else "is not rejected"
         said.append(f"The hypothesis that they are calibrated {rejected} ({p_value(self.test.p_value)}).")
         if self.classes:
-            classes = [JudgedClass(each.name, each.p_value, each.gap, error_of_gap(each.gap)) for each in self.classes]
+            classes = [
+                JudgedClass(each.view.name, each.p_value, found, error_of_gap(found))
+                for each, found in zip(self.classes, self.class_gaps(), strict=True)
+            ]
             said.append(of_classes("class", classes, sums.classes or len(classes)))
         return " ".join(said)
 
@@ -65,10 +72,10 @@ class TableAudit:
             "test": asdict(self.test) | {"rejected_at_5_percent": self.test.rejected()},
             "views": [
                 {
-                    "kind": "class", "name": each.name, "rejected_at_5_percent": each.rejected,
-                    "p_value": each.p_value, "test": asdict(each.test), "gap": asdict(each.gap),
+                    "kind": "class", "name": each.view.name, "rejected_at_5_percent": each.rejected,
+                    "p_value": each.p_value, "test": asdict(each.test), "gap": asdict(found),
                 }
-                for each in self.classes
+                for each, found in zip(self.classes, self.class_gaps(), strict=True)
             ],
             "notices": list(self.notices),
         }  # fmt: skip
@@ -120,12 +127,12 @@ def audit_table(
             except MemoryError as error:  # it says what to do
                 raise ValueError(str(error)) from error
             notices = notices_of_start(path, columns)
-        test = scale.calibration_test(sums, draws=draws, seed=seed)
-        gap = scale.gap_interval(sums)
-        classes = scale.judge_classes(sums, draws=draws, seed=seed)
+        test = sums.calibration_test(draws=draws, seed=seed)
+        gap = sums.gap_interval()
+        classes = sums.judge_classes(draws=draws, seed=seed)
     table = metrics_table(bins, convention).items()
     entries = [Score(key, getattr(sums, key), metric.convention) for key, metric in table if hasattr(sums, key)]
-    if sums.risk:
+    if sums.judged == "risk":
         # Accuracy and mean confidence are scores of the top label, here and in memory.
         entries = [score_of_risk(one, sums.names) for one in entries if one.key not in OF_TOP_LABEL]
     scores = Scores(sums.samples, sums.classes, tuple(entries))
