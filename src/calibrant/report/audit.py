@@ -204,8 +204,7 @@ def audit(
 ) -> Audit:
     """Score one model, test whether what it states is calibrated, and try to repair it.
 
-    Judged are, by the task, the risk of class 1; the top label and every class; every label; or the confidence: see
-    :func:`calibrant.metrics.views`.
+    Judged are, by the task, the risk of class 1; the top label and every class; every label; or the confidence.
 
     Args:
         name: Name of the model, as the report shows it.
