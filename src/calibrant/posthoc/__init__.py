@@ -11,11 +11,10 @@ from calibrant.posthoc.auto import METHODS, AutoCalibration
 from calibrant.posthoc.binning import BayesianBinning, HistogramBinning, SplineCalibration
 from calibrant.posthoc.conformal import ConformalClassifier
 from calibrant.posthoc.export import to_onnx
-from calibrant.posthoc.fit import Calibrator
+from calibrant.posthoc.fit import Calibrator, FitWarning, logits_from_probabilities
 from calibrant.posthoc.isotonic import CentredIsotonicCalibration, IsotonicCalibration, VennAbers
 from calibrant.posthoc.multi_label import MultiLabelCalibration
 from calibrant.posthoc.prior import PriorShift
-from calibrant.posthoc.samples import FitWarning, logits_from_probabilities
 from calibrant.posthoc.saved import load, save
 from calibrant.posthoc.scores import BetaCalibration, PlattScaling
 from calibrant.posthoc.smooth import SmoothScaling
