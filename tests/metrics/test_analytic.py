@@ -7,9 +7,9 @@ import pytest
 from scipy import optimize, stats
 
 from calibrant import metrics
+from calibrant.metrics.closed_form import exceeds_distance, exceeds_range
 from calibrant.metrics.decomposition import ProperScore
-from calibrant.metrics.intervals import risk_bins
-from calibrant.metrics.tests import exceeds_distance, exceeds_range
+from calibrant.metrics.intervals import gaps_by_probability
 
 RNG = np.random.default_rng(0)
 RISK = np.round(RNG.uniform(0.02, 0.98, 400), 2)  # with ties
@@ -205,14 +205,13 @@ def test_groups_hold_together() -> None:
     for _ in range(300):
         risk = rng.uniform(size=1000)
         true = np.clip(risk + 0.1 * np.sin(6 * risk), 0, 1)
-        groups = risk_bins(metrics.predictions(risk, rng.random(1000) < true))
+        low, high = gaps_by_probability(metrics.predictions(risk, rng.random(1000) < true))
         order = np.argsort(risk)
         truth = (risk - true)[order].reshape(10, 100).mean(1)
-        missed += bool(((truth < groups.low) | (truth > groups.high)).any())
-    assert len(groups.rate) == 10
+        missed += bool(((truth < low) | (truth > high)).any())
+    assert len(low) == 10
     assert missed <= 300 * 0.05 + 3 * math.sqrt(300 * 0.05 * 0.95)
 
 
 def test_ties_stay_in_one_group() -> None:
-    groups = risk_bins(metrics.predictions(np.full(1000, 0.3), np.arange(1000) < 300))
-    assert groups.rate.tolist() == [0.3]
+    assert gaps_by_probability(metrics.predictions(np.full(1000, 0.3), np.arange(1000) < 300)).shape == (2, 1)

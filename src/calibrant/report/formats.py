@@ -4,7 +4,7 @@ import math
 import re
 import unicodedata
 
-from calibrant.metrics.tests import p_value
+from calibrant.metrics.closed_form import p_value
 from calibrant.posthoc.samples import counted as counted
 
 MINUS = re.compile(r"(?<![\w.)-])-(?=\d)")
