@@ -166,9 +166,12 @@ def test_parts_add_up_to_the_score(score: ProperScore, classes: int) -> None:
 def test_the_parts_of_pairs_are_those_of_corp_and_of_scikit_learn() -> None:
     from sklearn.isotonic import IsotonicRegression
 
-    parts, corp = metrics.decomposition(RISK, EVENT, score="brier"), metrics.brier_decomposition(RISK, EVENT)
-    assert parts.calibration == pytest.approx(corp.miscalibration)
+    parts = metrics.decomposition(RISK, EVENT, score="brier")
+    assert parts.calibration == pytest.approx(metrics.brier_miscalibration(RISK, EVENT))
+    assert parts.discrimination == pytest.approx(metrics.brier_discrimination(RISK, EVENT))
+    assert parts.uncertainty == metrics.brier_uncertainty(RISK, EVENT) == pytest.approx(EVENT.var())
     fitted = IsotonicRegression().fit_transform(RISK, EVENT)
+    assert parts.refinement == pytest.approx(np.mean((EVENT - fitted) ** 2))
     each = np.where(EVENT, -np.log(np.where(EVENT, fitted, 1)), -np.log(np.where(EVENT, 1, 1 - fitted)))
     assert metrics.decomposition(RISK, EVENT).refinement == pytest.approx(each.mean(), rel=1e-9)
 

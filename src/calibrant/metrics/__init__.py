@@ -11,7 +11,6 @@ from calibrant.metrics.change import calibration_change, calibration_over_time
 from calibrant.metrics.closed_form import calibration_line, ks_test, kuiper_test, spiegelhalter_test
 from calibrant.metrics.cumulative import esd, ks_error
 from calibrant.metrics.decomposition import (
-    brier_decomposition,
     brier_discrimination,
     brier_miscalibration,
     brier_uncertainty,
@@ -40,7 +39,6 @@ __all__ = [
     "accuracy",
     "aurc",
     "brier",
-    "brier_decomposition",
     "brier_discrimination",
     "brier_miscalibration",
     "brier_top",

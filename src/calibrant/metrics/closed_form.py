@@ -3,6 +3,8 @@ r"""Tests with a closed-form null distribution: Spiegelhalter's, Kolmogorov-Smir
 Cumulative residuals of a calibrated model, divided by their standard deviation, are a random walk that tends to
 Brownian motion B on [0, 1]. The laws of its largest distance from 0 and of its range each have two series, one that
 converges quickly for small values and one for large ones.
+
+All take probabilities of an event, or confidences, and whether it came true; of several classes, the top label.
 """
 
 import math
@@ -74,11 +76,6 @@ def spiegelhalter_test(confidence: Confidence = None, correct: Correct = None, *
     is nearly standard normal for calibrated probabilities. Above 0 they are too extreme, below 0 too moderate. It does
     not see an error that is the same on both sides of one half, and nothing at one half itself.
 
-    Args:
-        confidence: Probability of the event, or confidence in the prediction, ``(N,)``.
-        correct: 1 or True where it came true, ``(N,)``.
-        **given: ``logits=`` or ``probabilities=`` with ``target=``: the top label is tested.
-
     References:
         Spiegelhalter, "Probabilistic prediction in patient management and clinical trials", Statistics in Medicine
         1986.
@@ -106,11 +103,6 @@ def ks_test(confidence: Confidence = None, correct: Correct = None, **given: Unp
     motion from 0. With few expected events, or few distinct probabilities, that law makes the test reject less often
     than it should; :func:`calibration_test` with ``metric="ks_error"`` is exact there.
 
-    Args:
-        confidence: Probability of the event, or confidence in the prediction, ``(N,)``.
-        correct: 1 or True where it came true, ``(N,)``.
-        **given: ``logits=`` or ``probabilities=`` with ``target=``: the top label is tested.
-
     References:
         Arrieta-Ibarra, Gujral, Tannen, Tygert, Xu, "Metrics of calibration for probabilistic predictions", JMLR 2022.
 
@@ -132,11 +124,6 @@ def kuiper_test(confidence: Confidence = None, correct: Correct = None, **given:
 
     For calibrated probabilities it has the law of the range of Brownian motion. It sees errors that change their sign
     better than :func:`ks_test`; the caveat there holds here too.
-
-    Args:
-        confidence: Probability of the event, or confidence in the prediction, ``(N,)``.
-        correct: 1 or True where it came true, ``(N,)``.
-        **given: ``logits=`` or ``probabilities=`` with ``target=``: the top label is tested.
 
     References:
         Kuiper, "Tests concerning random points on a circle", 1960; Arrieta-Ibarra, Gujral, Tannen, Tygert, Xu,
@@ -244,11 +231,6 @@ def calibration_line(confidence: Confidence = None, correct: Correct = None, **g
     Calibrated probabilities have a = 0 and b = 1; the joint test compares twice the gain in log-likelihood with
     :math:`\chi^2_2`. Intervals are Wald's, from the information matrix. Probabilities within 1e-7 of 0 and 1 count as
     1e-7 from them.
-
-    Args:
-        confidence: Probability of the event, ``(N,)``.
-        correct: 1 or True where it came true, ``(N,)``.
-        **given: ``logits=`` or ``probabilities=`` with ``target=``: the line of the top label.
 
     References:
         Cox, "Two further applications of a model for binary regression", Biometrika 1958; Van Calster, McLernon, van
