@@ -26,12 +26,13 @@ from calibrant.report import audit
 from calibrant.report.audit import Audit
 from calibrant_lab import train as training
 from calibrant_lab.train import resolve, train
+from calibrant_lab.trials import watching
 from calibrant_lab.trials.configuration import configure, label
 from calibrant_lab.trials.fit import fit, prepare
 from calibrant_lab.trials.provenance import warning_lines
 from calibrant_lab.trials.run import run_trial
 from calibrant_lab.trials.store import Store, Trial
-from calibrant_lab.trials.watching import Bar, KeepLast
+from calibrant_lab.trials.watching import Bar
 from tests.shell import run
 
 TINY = configure("digits", "esd", settings={"epochs": 3, "batch_size": 256, "calibration_every": 2})
@@ -151,11 +152,12 @@ def test_a_trial_stopped_while_it_writes_is_completed(
 
 
 def test_ctrl_c_leaves_an_unfinished_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Screen) -> None:
-    def interrupt(self: KeepLast, trainer: Any, *_: object) -> None:
-        self.save(trainer)
-        raise KeyboardInterrupt
+    def interrupt(_: Bar, trainer: Any, *__: object) -> None:
+        if trainer.current_epoch:
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(KeepLast, "on_train_batch_end", interrupt)
+    monkeypatch.setattr(watching, "SECONDS_BETWEEN_EPOCHS", 0.0)
+    monkeypatch.setattr(Bar, "on_train_epoch_start", interrupt)
     assert run(*COMMAND, "--runs", tmp_path) == 130
     assert "checkpoint" in capsys.readouterr().err
     assert Store(tmp_path).trial(TINY).status == "unfinished"
@@ -177,7 +179,7 @@ def test_a_trial_of_another_process_and_a_full_disk_are_errors(tmp_path: Path, m
 
 CONTENTS = {
     "file": "mine", "mnist.toml": 'recipe = "mnist"', "flat.toml": 'recipe = "mnist"\nbatch-size = 3',
-    "old.json": '{"recipe": "mnist", "objective": "esd"}', "list.json": "[1]", "empty.toml": "",
+    "list.json": "[1]", "empty.toml": "",
 }  # fmt: skip
 
 
@@ -199,7 +201,6 @@ CONTENTS = {
         (["--recipe", "digits", "--config", "mnist.toml"], "mnist.toml"),
         (["--config", "none.toml"], "none.toml"),
         (["--config", "flat.toml"], "'batch-size'"),
-        (["--config", "old.json"], "old.json"),
         (["--config", "list.json"], "list.json"),
         (["--config", "empty.toml"], "recipe"),
     ],

@@ -11,8 +11,8 @@ from PIL import Image
 
 from calibrant_lab.trials.configuration import Configuration, configure
 from calibrant_lab.trials.run import run_trial
-from calibrant_lab.trials.store import Store, Trial
-from calibrant_lab.trials.watching import KeepLast
+from calibrant_lab.trials.store import CHECKPOINT, Store, Trial
+from tests.lab.killed import killed_at
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -60,29 +60,20 @@ def trained(configuration: Configuration, data: Path, runs: Path) -> Trial:
     return Store(runs).trial(configuration)
 
 
-class StoppedError(Exception):
-    pass
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("recipe", "more"), [("snli", {}), ("imagenet100", {}), ("imagenet100", {"workers": 2})])
+@pytest.mark.parametrize(
+    ("recipe", "more", "step"), [("snli", {}, 4), ("imagenet100", {}, 3), ("imagenet100", {"workers": 2}, 3)]
+)
 def test_a_recipe_trains_and_goes_on_after_an_interruption(
-    recipe: str, more: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: str, more: dict[str, int], step: int, tmp_path: Path
 ) -> None:
     settings = MADE[recipe](tmp_path / "data") | {"epochs": 2, "calibration_fraction": 0.3} | more
     configuration = configure(recipe, "esd", settings=settings)
     whole = trained(configuration, tmp_path / "data", tmp_path / "whole")
     assert 0 <= whole.result().test["accuracy"] <= 1
 
-    def stop(self: KeepLast, trainer: Any, *_: object) -> None:
-        self.save(trainer)
-        if trainer.global_step == 2:
-            raise StoppedError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(KeepLast, "on_train_batch_end", stop)
-        with pytest.raises(StoppedError):
-            trained(configuration, tmp_path / "data", tmp_path / "runs")
+    killed = killed_at(step, Store(tmp_path / "runs"), configuration, tmp_path / "data")
+    assert (killed.folder / CHECKPOINT).exists()
     resumed = trained(configuration, tmp_path / "data", tmp_path / "runs")
     for name in ("history.json", "data.json", "model.pt"):
         assert (resumed.folder / name).read_bytes() == (whole.folder / name).read_bytes()

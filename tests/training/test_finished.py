@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from calibrant.training import CalibratedLoss, CalibrationWarning
 from calibrant.training.forward import evaluating
 from calibrant.training.warning import Reminder
-from tests.training.batches import Batch, with_settings
-from tests.training.test_calibrated_loss import knowing, samples, train
+from tests.training.batches import Batch, knowing, samples, train, with_settings
 
 TELL = Reminder.tell
 HELD_OUT = samples(300, 1)

@@ -16,8 +16,7 @@ import calibrant as cal
 from calibrant.training import CalibratedLoss, CalibrationWarning, finetune, interleave
 from calibrant.training.held_out import warn_of_data
 from calibrant.training.warning import Place, Reminder
-from tests.training.batches import with_settings
-from tests.training.test_calibrated_loss import knowing, samples, train
+from tests.training.batches import knowing, samples, train, with_settings
 
 TELL = Reminder.tell
 Output = namedtuple("Output", ["logits", "hidden"])

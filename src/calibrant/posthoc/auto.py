@@ -215,7 +215,7 @@ class AutoCalibration(Calibrator):
 
     def _weights(self, names: list[str], data: Samples) -> Array:
         """Weights of the members by their predictions of samples they were not fitted on."""
-        only_first = np.eye(len(names))[0]
+        only_first: Array = np.eye(len(names))[0]
         if len(names) == 1:
             return only_first
         stride = math.ceil(data.logits.size / _value("elements"))

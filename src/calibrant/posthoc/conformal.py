@@ -288,7 +288,7 @@ class ConformalClassifier(Fitted):
         rows, sets = self.rows(logits), self.map_
         if seed is not None and sets.seed is not None:
             sets = replace(sets, seed=int(seed))
-        more = ()
+        more: tuple[Any, ...] = ()
         if groups is not None:
             labels = group_labels(groups, len(rows))
             if unknown := set(labels) - set(self.groups_):

@@ -1,7 +1,7 @@
 """Folds that depend on the samples and not on their order, and predictions of samples that were not fitted on."""
 
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -66,7 +66,7 @@ def pieces(data: Samples, folds: int) -> Pieces:
 
     def before(place: Array) -> Array:
         rounds = np.floor(place / folds)
-        return rounds + np.clip(place - rounds * folds - each, 0, 1)
+        return np.asarray(rounds + np.clip(place - rounds * folds - each, 0, 1))
 
     part = np.maximum(before(end) - before(end - mass[:, None]), 0)
     part[part.sum(1) == 0, 0] = 1  # lost among large weights
@@ -76,7 +76,7 @@ def pieces(data: Samples, folds: int) -> Pieces:
     return Pieces(Samples(*data.take(order[row])[:2], None if (weight == 1).all() else weight), fold)
 
 
-def row_hash(rows: Array, seed: int) -> Array:
+def row_hash(rows: Any, seed: int) -> Any:
     """A whole number below 2^32 for each row of an array or a tensor, which depends only on its bits and the seed.
 
     Multilinear hashing: the words of a row, each times a random number, are summed modulo 2^64, and the upper half of

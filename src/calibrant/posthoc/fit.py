@@ -121,7 +121,8 @@ class Fitted(ABC):
         if is_tensor(given):
             from calibrant.numerics import at_least_float32, readable, traced
 
-            logits, known = at_least_float32(given) if given.is_floating_point() else given.double(), not traced()
+            logits: Any = at_least_float32(given) if given.is_floating_point() else given.double()
+            known = not traced()
             if self.in_numpy and readable(logits) and not logits.requires_grad:
                 logits = of_tensor(logits, "logits")  # to the bit what an array gives
         else:
@@ -136,7 +137,7 @@ class Fitted(ABC):
         binary = self.one_column_is_binary and (logits.ndim == 1 or logits.shape[1] == 1)
         self._check_classes(tuple(logits.shape), 2 if binary else logits.shape[1], binary)
         values = logits.detach() if is_tensor(logits) else logits
-        if known and math.prod(values.shape) and not (math.isfinite(values.min()) and math.isfinite(values.max())):
+        if known and 0 not in values.shape and not (math.isfinite(values.min()) and math.isfinite(values.max())):
             raise ValueError("logits must be finite, got NaN or infinity: leave out such samples or fix the model")
         if logits.ndim > 2:
             library = sys.modules["torch"] if is_tensor(logits) else np
@@ -158,7 +159,7 @@ class Fitted(ABC):
             rows = library.moveaxis(rows.reshape(shape[0], *shape[2:], rows.shape[1]), -1, 1)
         if is_tensor(logits) and not is_tensor(rows):
             return sys.modules["torch"].from_numpy(rows)
-        return rows if is_tensor(rows) else frames.like(logits, rows, self.classes_)
+        return rows if is_tensor(rows) else frames.like(logits, rows, self.classes_.tolist())
 
     def _check_classes(self, shape: tuple[int, ...], classes: int, binary: bool) -> None:
         if classes == self.class_count_:

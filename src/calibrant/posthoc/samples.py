@@ -39,7 +39,7 @@ class Samples(NamedTuple):
     weight: Array | None
 
     @property
-    def count(self) -> float:
+    def count(self) -> float:  # type: ignore[override]
         """Number of samples, of which each counts as often as its weight says."""
         return len(self.target) if self.weight is None else float(self.weight.sum())
 
@@ -70,7 +70,8 @@ def checked_samples(
         target = frames.class_indices(target, names, ignore_index)
     rows, marks, weight, _ = inputs.rows_of("logits", values, target, sample_weight, None, ignore_index, False)
     if weight is not None:
-        rows, marks, weight = (part[weight > 0] for part in (rows, marks, weight))
+        kept = weight > 0
+        rows, marks, weight = rows[kept], marks[kept], weight[kept]
         weight = None if (weight == 1).all() else weight
     if len(rows) == 0:
         raise ValueError("a fit needs at least 1 sample, got none: pass held-out data")

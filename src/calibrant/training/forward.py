@@ -215,8 +215,8 @@ def objective_of(objective: Loss, logits: Tensor, target: Tensor, weight: Tensor
     if "sample_weight" not in takes and not any(each.kind is each.VAR_KEYWORD for each in takes.values()):
         name = getattr(plain, "__name__", type(plain).__name__)
         raise TypeError(
-            f"{name} takes no sample_weight: leave out held_out_weight, or use ESDLoss, MMCELoss or ECELoss, which "
-            "take weights"
+            f"{name} takes no sample_weight: leave out held_out_weight, or use an objective that takes weights, such "
+            "as ESDLoss"
         )
     shape = logits.shape[:1] + logits.shape[2:]
     of_samples: Any = spread(weight, shape.numel())

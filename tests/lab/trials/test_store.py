@@ -261,7 +261,6 @@ def rewritten(**changes: Any) -> Any:
         (kept.CONFIGURATION, rewritten(options={"weight": "much"}), "weight"),
         (kept.CONFIGURATION, rewritten(settings={"epochs": "many"}), "epochs"),
         (kept.CONFIGURATION, rewritten(options={"weight": 7.0}), "name"),
-        (kept.CONFIGURATION, rewritten(objective="esd"), "0.1"),
     ],
 )
 def test_a_damaged_trial_is_named_and_the_others_are_read(name: str, damage: Any, token: str, store: Store) -> None:
