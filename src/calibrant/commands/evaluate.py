@@ -33,7 +33,7 @@ from calibrant.files import FileError, digest, fits_in_memory, naming, read_sour
 from calibrant.layout import Columns
 from calibrant.metrics import compare
 from calibrant.metrics.binned import ConventionName
-from calibrant.metrics.compare import Comparison
+from calibrant.metrics.intervals import Comparison
 from calibrant.report import audit, verdict
 from calibrant.report.audit import Audit
 from calibrant.tables import SUFFIXES as TABLES

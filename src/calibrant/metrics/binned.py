@@ -426,11 +426,6 @@ def ece_sweep(confidence: Confidence = None, correct: Correct = None, **given: U
     or a single bin if 2 already fail. It stops at 4,096: if accuracy never falls, as when every sample is right, more
     bins would hardly change the value.
 
-    Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
-        correct: 1 or True where the prediction is right, same shape.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
-
     References:
         Roelofs, Cain, Shlens, Mozer, "Mitigating Bias in Calibration Error Estimation", AISTATS 2022.
 

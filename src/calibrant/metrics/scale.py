@@ -26,7 +26,7 @@ from calibrant.metrics import intervals, tests
 from calibrant.metrics import scale_sql as sql
 from calibrant.metrics.binned import BinTable
 from calibrant.metrics.predictions import Predictions, View
-from calibrant.metrics.scale_pairs import Query, find_pairs
+from calibrant.metrics.scale_pairs import Query, Source, find_pairs
 from calibrant.metrics.scale_sql import Dialect, Pairs, Sums
 from calibrant.metrics.ties import Ties
 from calibrant.tables import SETTINGS, Column, open_table, text
@@ -305,7 +305,7 @@ def _statistics(
     *, risk: bool, most_classes: int, where: str, ranges: int | None,
 ) -> Statistics:  # fmt: skip
     """Run the statements on an engine and combine the few rows that they return."""
-    pairs = find_pairs(dialect, query, table, found, columns, where, risk=risk)
+    pairs = find_pairs(Source(dialect, query, table), found, columns, where, risk=risk)
     (samples, *failures, quantiles), *_ = query(sql.check_statement(dialect, pairs))
     notices = pairs.notices
     if pairs.rounded:

@@ -2,16 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from calibrant.files import naming, notices_of_start
 from calibrant.layout import Columns
 from calibrant.metrics.binned import CONVENTIONS, ConventionName
+from calibrant.metrics.closed_form import p_value
 from calibrant.metrics.evaluate import Score, Scores
 from calibrant.metrics.intervals import Interval, confidence_interval
 from calibrant.metrics.scale import Statistics
-from calibrant.metrics.tests import CalibrationTest, Judgement, p_value
+from calibrant.metrics.tests import CalibrationTest, Judgement
 from calibrant.report.audit import OF_TOP_LABEL, score_of_risk
 from calibrant.report.verdict import FEW, JudgedClass, error_of_gap, few_samples, of_classes, risks_of
 
@@ -36,9 +38,14 @@ class TableAudit:
     classes: tuple[Judgement, ...]
     notices: tuple[str, ...]
 
-    def class_gaps(self) -> list[Interval]:
-        """Mean probability of each class minus its share, with its 95 % interval."""
-        return [confidence_interval(each.view.pairs, metric="gap") for each in self.classes]
+    @cached_property
+    def judged_classes(self) -> tuple[JudgedClass, ...]:
+        """Name, p-value, average gap and error of each class."""
+        gaps = [confidence_interval(each.view.pairs, metric="gap") for each in self.classes]
+        return tuple(
+            JudgedClass(each.view.name, each.p_value, gap, error_of_gap(gap))
+            for each, gap in zip(self.classes, gaps, strict=True)
+        )
 
     def verdict(self) -> str:
         """The average error, the test, and the classes that are not calibrated, in sentences."""
@@ -56,11 +63,7 @@ class TableAudit:
         rejected = "is rejected" if self.test.rejected() else "is not rejected"
         said.append(f"The hypothesis that they are calibrated {rejected} ({p_value(self.test.p_value)}).")
         if self.classes:
-            classes = [
-                JudgedClass(each.view.name, each.p_value, found, error_of_gap(found))
-                for each, found in zip(self.classes, self.class_gaps(), strict=True)
-            ]
-            said.append(of_classes("class", classes, sums.classes or len(classes)))
+            said.append(of_classes("class", self.judged_classes, sums.classes or len(self.classes)))
         return " ".join(said)
 
     def to_dict(self) -> dict[str, Any]:
@@ -73,9 +76,9 @@ class TableAudit:
             "views": [
                 {
                     "kind": "class", "name": each.view.name, "rejected_at_5_percent": each.rejected,
-                    "p_value": each.p_value, "test": asdict(each.test), "gap": asdict(found),
+                    "p_value": each.p_value, "test": asdict(each.test), "gap": asdict(found.gap),
                 }
-                for each, found in zip(self.classes, self.class_gaps(), strict=True)
+                for each, found in zip(self.classes, self.judged_classes, strict=True)
             ],
             "notices": list(self.notices),
         }  # fmt: skip
