@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Any
 
 from calibrant.training.calibrated_loss import CalibratedLoss
 from calibrant.training.finetune import finetune
+from calibrant.training.guard import CalibrationWarning
 from calibrant.training.held_out import interleaved_split
 from calibrant.training.interleave import interleave
-from calibrant.training.warning import CalibrationWarning
 
 if TYPE_CHECKING:
     from calibrant.training.huggingface import InterleavedTrainer

@@ -15,7 +15,16 @@ from calibrant.losses.checks import Classification
 from calibrant.torch_private import unwrapped
 from calibrant.training import forward
 from calibrant.training.forward import Loss, evaluating, freeze_batchnorm_statistics, logits_of, spread
-from calibrant.training.guard import GO_BACK, Guard, Scores, scores_of
+from calibrant.training.guard import (
+    GO_BACK,
+    PROBABILITIES,
+    Guard,
+    Scores,
+    look_like_probabilities,
+    place_of_call,
+    scores_of,
+    warn,
+)
 from calibrant.training.output_layer import DividedLogits, Layer, divide, find_layer, through_layer
 from calibrant.training.temperature_loop import (
     FEWEST,
@@ -25,7 +34,6 @@ from calibrant.training.temperature_loop import (
     looks_trained_on,
     predicted,
 )
-from calibrant.training.warning import NOTICED, PROBABILITIES, Divided, Reminder, looks_like_probabilities
 
 Method = Literal["temperature", "head", "published"]
 BatchNormUse = Literal["freeze", "update"]
@@ -33,6 +41,10 @@ BatchNormUse = Literal["freeze", "update"]
 # Held-out batches are used at every k-th step on average. The part of a step that is left out walks through the order
 # of a loader that does not shuffle, so that each of its batches has its turn whatever their number.
 WALK = 0.382
+# Steps of training, and log T, from which on a forgotten finish() matters although the training loss is at T = 1.
+FEWEST_STEPS, NEAR_ONE = 100, 0.1
+# Relative change of the output layer that is more than rounding to another precision.
+NOTICED = 0.01
 GOES_ON = (
     "training goes on after finish(), from a temperature of 1: the model's logits are divided already. If that is "
     "intended, call finish(held_out_loader) again at the end; otherwise call finish() only once, after the last step"
@@ -67,6 +79,56 @@ class Finished(NamedTuple):
     error: float
     held_out: Scores
     new: Scores | None
+
+
+class Reminder:
+    """Reminds the user of ``finish()`` when a loss is gone and logits are not divided by its temperature."""
+
+    def __init__(self, loop: TemperatureLoop) -> None:
+        self.on = True
+        self.steps = 0  # of training since finish()
+        self._place = place_of_call()
+        self._loop = loop
+        self._divided: Tensor | None = None
+        self._norm = 0.0
+
+    def tell(self) -> None:
+        """Warn if ``finish()`` is missing."""
+        temperature = self._loop.temperature if self.steps else 1.0
+        if temperature == 1 and self.steps >= FEWEST_STEPS and abs(math.log(self._loop.best)) > NEAR_ONE:
+            temperature = self._loop.best
+        if self.on and temperature != 1:
+            warn(
+                f"training ended without finish(): the model's logits are not divided by the temperature of held-out "
+                f"data, {temperature:.3g}, and are {'over' if temperature > 1 else 'under'}-confident. Call "
+                "finish(held_out_loader) on the loss",
+                self._place,
+            )
+        elif self.on and self.were_divided and self.have_changed():
+            warn(
+                "the model's weights have changed since finish(): weights saved before it are not divided by the "
+                "temperature. Load weights saved after it, or call finish(held_out_loader) again",
+                self._place,
+            )
+
+    def watch(self, weights: Tensor | None) -> None:
+        """Keep the weights that ``finish()`` divided, or forget them."""
+        self._divided = weights
+        self._norm = 0.0 if weights is None else _norm(weights)
+
+    @property
+    def were_divided(self) -> bool:
+        """Whether there are weights that ``finish()`` divided."""
+        return self._divided is not None
+
+    def have_changed(self) -> bool:
+        """Whether other weights were loaded, or these trained, since then; another precision is no change."""
+        return self._divided is not None and not math.isclose(_norm(self._divided), self._norm, rel_tol=NOTICED / 2)
+
+
+def _norm(weights: Tensor) -> float:
+    local = getattr(weights, "to_local", weights.detach)()  # the part of this process, if it is sharded
+    return float(torch.linalg.vector_norm(local.float()))
 
 
 class CalibratedLoss:
@@ -152,7 +214,7 @@ class CalibratedLoss:
         self.divided: DividedLogits | None = None
         self.steps = 0
         self.next_due = 0.0  # step from which on the next held-out batch is used; 0 before the first
-        self.reminder = Reminder()
+        self.reminder = Reminder(self.loop)
         weakref.finalize(self, self.reminder.tell)
         self._model = model
         self._layer: nn.Module | None = None
@@ -211,8 +273,7 @@ class CalibratedLoss:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _scaled(self, logits: Tensor) -> Tensor:
-        reminder = self.reminder
-        reminder.temperature, reminder.best, reminder.steps = self.temperature, self.loop.best, self.steps
+        self.reminder.steps = self.steps
         return logits / self.temperature
 
     def _training_loss(self, logits: Tensor, y: Tensor, sample_weight: Tensor | None) -> Tensor:
@@ -232,6 +293,7 @@ class CalibratedLoss:
         """
         self.output, self.divided = output, DividedLogits(output)
         self._layer = output if isinstance(output, Layer) else None
+        self.reminder.on = False  # an integration finishes by itself
         self.divided.set(self.temperature)
 
     def detach(self) -> None:
@@ -247,7 +309,8 @@ class CalibratedLoss:
         if self._finished:
             if self.reminder.on:
                 self.guard.warn("finished", GOES_ON)
-            self._finished, self.reminder.divided = False, None
+            self._finished = False
+            self.reminder.watch(None)
         has_use = self.method == "temperature" or self.weight > 0
         due = given and has_use and self.steps >= self.next_due
         if due:
@@ -341,7 +404,7 @@ class CalibratedLoss:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _check_logits(self, data: Classification) -> None:
-        if self.next_due <= self.every and looks_like_probabilities(data.logits):
+        if self.next_due <= self.every and look_like_probabilities(data.logits, of_one=False):
             self.guard.warn("softmax", PROBABILITIES)
 
     def log(self) -> dict[str, float]:
@@ -412,19 +475,16 @@ class CalibratedLoss:
             weights = divide(unwrapped(self._model), layer, temperature, self.output)
             self._finished = True
             if abs(log_t) > NOTICED:  # a second call changes nothing
-                self.reminder.divided = Divided(weights)
+                self.reminder.watch(weights)
             self.loop.restart(trained_at - log_t)
-            self.reminder.temperature = self.reminder.best = 1.0
-            if self.output is not None:  # integrations finish by themselves
-                self.reminder.on = False
+            self.reminder.steps = 0
         return Finished(temperature, error, on_held_out, on_new)
 
     def _predicted(self, batches: Iterable[Any]) -> Predicted:
-        def flatten(logits: Tensor, y: Tensor) -> tuple[Classification, int]:
-            logits, y, count = forward.finite(logits, y, self.ignore_index, multi_label=self.multi_label)
-            return self._flattened(logits, y), count
-
-        return predicted(unwrapped(self._model), batches, flatten, self._layer, self.guard)
+        return predicted(
+            unwrapped(self._model), batches, self._layer, self.guard, multi_label=self.multi_label,
+            ignore_index=self.ignore_index,
+        )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what comes next, in values that load with ``weights_only``."""
@@ -441,11 +501,11 @@ class CalibratedLoss:
 
     def _check_state(self) -> None:
         """Raise if a state from before ``finish`` was loaded, but not the weights of the model from before it."""
-        if self._finished or self.reminder.divided is None:
+        if self._finished or not self.reminder.were_divided:
             return
-        if not self.reminder.divided.has_changed():
+        if not self.reminder.have_changed():
             raise ValueError(
                 "the state of this loss was saved before finish(), and the model has its weights from after it, which "
                 "the temperature would divide twice: load the weights of the same checkpoint into the model too"
             )
-        self.reminder.divided = None
+        self.reminder.watch(None)

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from calibrant import inputs
 from calibrant.posthoc.temperature import best_temperature, standard_error, temperature_or_one
 from calibrant.training.forward import batches_for, evaluating, flattened, logits_of
-from calibrant.training.guard import FEWEST_SEEN, SEEN
+from calibrant.training.guard import FEWEST_SEEN, PROBABILITIES, SEEN, look_like_probabilities, warn
 from calibrant.training.output_layer import can_be_scaled, divide, find_layer
 from calibrant.training.temperature_loop import looks_trained_on
-from calibrant.training.warning import PROBABILITIES, looks_like_probabilities, warn
 
 Method = Literal["nothing", "temperature", "vector", "head"]
 FOLDS = 5
@@ -243,7 +242,7 @@ def _warn_of_data(samples: Samples) -> None:
                 "over-confident on new data. Pass data that no training has seen; ignore this after brief training or "
                 "label smoothing"
             )
-    if looks_like_probabilities(samples.logits):
+    if look_like_probabilities(samples.logits):
         warn(PROBABILITIES)
     if count < FEW:
         warn(f"{count} samples are few: pass {FEW} or more, and check the standard errors of the result")

@@ -169,6 +169,14 @@ def finite(
     return logits.nan_to_num(0.0, 0.0, 0.0), target.masked_fill(bad, ignore_index), count
 
 
+def finite_samples(
+    logits: Tensor, target: Tensor, *, multi_label: bool = False, ignore_index: int = -100
+) -> tuple[Classification, int]:
+    """Check a batch and bring it to ``(N, C)`` without samples of infinite or NaN logits, which are counted."""
+    logits, target, count = finite(logits, target, ignore_index, multi_label=multi_label)
+    return flattened(logits, target, multi_label=multi_label, ignore_index=ignore_index), count
+
+
 def spread(weight: Tensor | None, count: int) -> Tensor | None:
     """One weight for each of ``count`` predictions, from weights per prediction or per sample."""
     if weight is None:

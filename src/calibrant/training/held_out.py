@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, RandomSampler, Sampler, SequentialSampler, Subset
 
 from calibrant import inputs
-from calibrant.training.warning import warn
+from calibrant.training.guard import warn
 
 Labels = Tensor | Sequence[int]
 ENOUGH = 3  # samples for every objective of this package, where the one in use is not known

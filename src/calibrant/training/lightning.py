@@ -16,7 +16,7 @@ from calibrant.losses import checks
 from calibrant.losses.checks import Classification
 from calibrant.training.calibrated_loss import BatchNormUse, CalibratedLoss, Finished, Method, Step
 from calibrant.training.forward import cross_entropy, has_dropout, logits_of, loss_or_zero, pair_of
-from calibrant.training.guard import Scores
+from calibrant.training.guard import Scores, warn
 from calibrant.training.interleave import (
     InterleavedBatch,
     InterleavedLoader,
@@ -36,7 +36,6 @@ from calibrant.training.lightning_data import (
     on_training_device,
     restore_loader,
 )
-from calibrant.training.warning import warn
 
 __all__ = ["InterleavedDataModule", "InterleavedModule"]
 

@@ -11,12 +11,11 @@ from torch import Tensor, nn
 from calibrant import inputs
 from calibrant.training.calibrated_loss import CalibratedLoss, Finished
 from calibrant.training.forward import evaluating, logits_of, pair_of
-from calibrant.training.guard import Sums
+from calibrant.training.guard import Sums, warn
 from calibrant.training.held_out import warn_of_loaders
 from calibrant.training.interleave import SAME, Stream, gives_ranks_the_same, kept_random_state
 from calibrant.training.lightning_data import loader_states, moved, on_training_device, restore_loader
 from calibrant.training.output_layer import find_maker
-from calibrant.training.warning import warn
 
 LOADERS = "calibrant_loaders"
 
