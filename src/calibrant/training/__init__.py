@@ -11,8 +11,7 @@ from calibrant.training.interleave import interleave
 if TYPE_CHECKING:
     from calibrant.training.huggingface import InterleavedTrainer
     from calibrant.training.lightning import InterleavedDataModule, InterleavedModule
-    from calibrant.training.lightning_callback import TemperatureInTheLoop
-    from calibrant.training.stopping import StopAfterTemperature
+    from calibrant.training.lightning_callbacks import StopAfterTemperature, TemperatureInTheLoop
 
 __all__ = [
     "CalibratedLoss",
@@ -30,8 +29,8 @@ __all__ = [
 _HOMES = {
     "InterleavedDataModule": ("lightning", "lightning"),
     "InterleavedModule": ("lightning", "lightning"),
-    "StopAfterTemperature": ("stopping", "lightning"),
-    "TemperatureInTheLoop": ("lightning_callback", "lightning"),
+    "StopAfterTemperature": ("lightning_callbacks", "lightning"),
+    "TemperatureInTheLoop": ("lightning_callbacks", "lightning"),
     "InterleavedTrainer": ("huggingface", "hf"),
 }
 

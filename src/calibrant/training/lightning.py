@@ -31,7 +31,6 @@ from calibrant.training.lightning_data import (
     InterleavedDataModule,
     loader_states,
     moved,
-    of_rank,
     of_ranks,
     on_training_device,
     restore_loader,
@@ -359,7 +358,7 @@ class InterleavedModule(lightning.LightningModule):
         self._loaders = saved["loaders"] if is_fitting else []
         if self.calibrated_loss is None or "losses" not in saved:
             return
-        self.calibrated_loss.load_state_dict(of_rank(saved["losses"], self.global_rank))
+        self.calibrated_loss.load_state_dict(saved["losses"][self.global_rank % len(saved["losses"])])
         self._is_finished = saved["is_finished"]
         self._of_checkpoint = None
         if self.method == "temperature" and not self._is_finished and not is_fitting:

@@ -169,7 +169,7 @@ def restore_loader(trainer: Any, states: Sequence[Mapping[str, Any]]) -> None:
             "a train loader without a length cannot be resumed, since Lightning reads it one batch ahead: "
             "give it a length"
         )
-    loader.load_state_dict(of_rank(states, trainer.global_rank))
+    loader.load_state_dict(states[trainer.global_rank % len(states)])  # the number of ranks may be another one
 
 
 def moved(trainer: Trainer, batch: Any) -> Any:
@@ -187,18 +187,13 @@ def on_training_device(trainer: Trainer, module: lightning.LightningModule) -> I
     module.to(device)
 
 
-def of_ranks(trainer: Any, state: dict[str, Any]) -> list[dict[str, Any]]:
-    """The states of all ranks."""
+def of_ranks(trainer: Any, state: Any) -> list[Any]:
+    """What each rank has."""
     if trainer.world_size == 1:
         return [state]
     states: list[Any] = [None] * trainer.world_size
     dist.all_gather_object(states, state)
     return states
-
-
-def of_rank(states: Sequence[Mapping[str, Any]], rank: int) -> Mapping[str, Any]:
-    """The state of one rank; the number of ranks may have changed."""
-    return states[rank % len(states)]
 
 
 class EpochScores(StreamingECE):
