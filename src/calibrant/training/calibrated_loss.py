@@ -45,10 +45,6 @@ WALK = 0.382
 FEWEST_STEPS, NEAR_ONE = 100, 0.1
 # Relative change of the output layer that is more than rounding to another precision.
 NOTICED = 0.01
-GOES_ON = (
-    "training goes on after finish(), from a temperature of 1: the model's logits are divided already. If that is "
-    "intended, call finish(held_out_loader) again at the end; otherwise call finish() only once, after the last step"
-)
 
 
 class Step(NamedTuple):
@@ -104,7 +100,7 @@ class Reminder:
                 "finish(held_out_loader) on the loss",
                 self._place,
             )
-        elif self.on and self.were_divided and self.have_changed():
+        elif self.on and self.have_changed():
             warn(
                 "the model's weights have changed since finish(): weights saved before it are not divided by the "
                 "temperature. Load weights saved after it, or call finish(held_out_loader) again",
@@ -116,14 +112,11 @@ class Reminder:
         self._divided = weights
         self._norm = 0.0 if weights is None else _norm(weights)
 
-    @property
-    def were_divided(self) -> bool:
-        """Whether there are weights that ``finish()`` divided."""
-        return self._divided is not None
-
-    def have_changed(self) -> bool:
-        """Whether other weights were loaded, or these trained, since then; another precision is no change."""
-        return self._divided is not None and not math.isclose(_norm(self._divided), self._norm, rel_tol=NOTICED / 2)
+    def have_changed(self) -> bool | None:
+        """Whether other weights were loaded, or these trained, since then; None if ``finish()`` divided nothing."""
+        if self._divided is None:
+            return None
+        return not math.isclose(_norm(self._divided), self._norm, rel_tol=NOTICED / 2)
 
 
 def _norm(weights: Tensor) -> float:
@@ -136,11 +129,9 @@ class CalibratedLoss:
 
     With the default method, the **temperature in the loop**, held-out batches only run forward. While their log loss
     at the best temperature falls, the loss is plain cross-entropy. Once it has stopped falling, the network overfits:
-    from then on the training loss is computed on logits divided by a temperature T, which is solved for on the latest
-    held-out logits, again and again, so that the network is as sure as held-out data justify. No gradient comes from
-    held-out data: they can be neither learned nor un-learned nor memorised, and there is no weight to choose.
-    :meth:`finish` solves for T once more and divides the output layer by it. ``docs/science.md`` derives the method and
-    measures it.
+    from then on the training loss is computed on logits divided by a temperature T, which is fitted to the latest
+    held-out logits again and again. No gradient comes from held-out data, and there is no weight to choose.
+    :meth:`finish` fits T once more and divides the output layer by it. ``docs/science.md`` derives the method.
 
     Args:
         model: Returns logits, or an object with ``.logits``.
@@ -308,7 +299,12 @@ class CalibratedLoss:
         self._check_state()
         if self._finished:
             if self.reminder.on:
-                self.guard.warn("finished", GOES_ON)
+                self.guard.warn(
+                    "finished",
+                    "training goes on after finish(), from a temperature of 1: the model's logits are divided already. "
+                    "If that is intended, call finish(held_out_loader) again at the end; otherwise call finish() only "
+                    "once, after the last step",
+                )
             self._finished = False
             self.reminder.watch(None)
         has_use = self.method == "temperature" or self.weight > 0
@@ -501,9 +497,9 @@ class CalibratedLoss:
 
     def _check_state(self) -> None:
         """Raise if a state from before ``finish`` was loaded, but not the weights of the model from before it."""
-        if self._finished or not self.reminder.were_divided:
+        if self._finished or (changed := self.reminder.have_changed()) is None:
             return
-        if not self.reminder.have_changed():
+        if not changed:
             raise ValueError(
                 "the state of this loss was saved before finish(), and the model has its weights from after it, which "
                 "the temperature would divide twice: load the weights of the same checkpoint into the model too"
