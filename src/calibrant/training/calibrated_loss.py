@@ -25,7 +25,7 @@ from calibrant.training.guard import (
     scores_of,
     warn,
 )
-from calibrant.training.output_layer import DividedLogits, Layer, divide, find_layer, through_layer
+from calibrant.training.output_layer import DividedLogits, Layer, divide, find_output, through_layer
 from calibrant.training.temperature_loop import (
     FEWEST,
     Predicted,
@@ -347,8 +347,8 @@ class CalibratedLoss:
         if self._layer is None:
             model = unwrapped(self._model)
             with evaluating(model):
-                self._layer = find_layer(model, lambda: logits_of(model, x))
-        if self._layer is None:
+                self._layer = find_output(model, lambda: logits_of(model, x))
+        if not isinstance(self._layer, Layer):
             raise ValueError(
                 "method 'head' needs the layer that makes the logits, and no linear layer of this model does: use "
                 "method='temperature'"

@@ -16,7 +16,7 @@ from calibrant.posthoc.solvers import Correction, Penalty, fit_affine
 from calibrant.posthoc.temperature import best_temperature, standard_error, temperature_or_one
 from calibrant.training.forward import batches_for, evaluating, flattened, logits_of
 from calibrant.training.guard import FEWEST_SEEN, PROBABILITIES, SEEN, look_like_probabilities, warn
-from calibrant.training.output_layer import can_be_scaled, divide, find_layer
+from calibrant.training.output_layer import can_be_scaled, divide, find_output
 from calibrant.training.temperature_loop import looks_trained_on
 
 Candidate = Literal["nothing", "temperature", "vector", "head"]
@@ -206,8 +206,8 @@ def _predict(model: nn.Module, loader: Iterable[Any], ignore_index: int) -> tupl
                 if weight is not None:
                     raise TypeError("finetune() takes batches (inputs, target), without weights")
                 if not parts:
-                    layer = find_layer(model, lambda x=x: logits_of(model, x))  # type: ignore[misc]
-                    if layer is not None:
+                    layer = find_output(model, lambda x=x: logits_of(model, x))  # type: ignore[misc]
+                    if isinstance(layer, nn.Linear):
                         hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
                 seen.clear()
                 data = flattened(logits_of(model, x), y, ignore_index=ignore_index)

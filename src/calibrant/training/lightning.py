@@ -47,8 +47,8 @@ class InterleavedModule(lightning.LightningModule):
     r"""A classifier that is calibrated while it trains, by held-out batches beside the training batches.
 
     Its batches are those of :func:`calibrant.training.interleave`, whose parts are ``(inputs, target)``: inputs a
-    tensor, or a mapping of keyword arguments of the model. Without method and objective plain ``(inputs, target)`` is
-    enough. ``docs/lightning.md`` lists what is logged. ``predict`` returns logits.
+    tensor, or a mapping of keyword arguments of the model. Without a method plain ``(inputs, target)`` is enough.
+    ``docs/lightning.md`` lists what is logged. ``predict`` returns logits.
 
     With the method ``"temperature"`` logits are divided by the current temperature T, in training and evaluation. At
     the end of ``fit``, T is fitted to all held-out data, and ``model`` itself then returns calibrated logits.
@@ -57,11 +57,10 @@ class InterleavedModule(lightning.LightningModule):
         model: Any module that returns logits, or an object with ``.logits``.
         objective: A calibration objective such as :class:`calibrant.ESDLoss` for the methods that have one.
         weight: Weight of the objective relative to the loss.
-        method: ``"temperature"``, ``"head"`` or ``"published"``, see :class:`calibrant.training.CalibratedLoss`. By
-            default ``"published"`` if there is an objective; otherwise the loss alone is minimised.
+        method: See :class:`calibrant.training.CalibratedLoss`. By default ``"published"`` if there is an objective;
+            otherwise the loss alone is minimised.
         loss: Loss of the training batch in place of the NLL, such as :class:`calibrant.FocalLoss`.
-        learning_rate: Learning rate of the default optimizer. ``Tuner.lr_find`` of Lightning sets it. It cannot be
-            combined with ``optimizer``.
+        learning_rate: Learning rate of the default optimizer, which ``Tuner.lr_find`` of Lightning can set.
         optimizer: Function that makes the optimizer from the parameters; by default AdamW with weight decay 1e-2, as in
             the paper.
         scheduler: Function that makes a learning-rate scheduler from the optimizer. A ``ReduceLROnPlateau`` watches

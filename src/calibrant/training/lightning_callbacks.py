@@ -16,7 +16,7 @@ from calibrant.training.guard import Sums, warn
 from calibrant.training.held_out import warn_of_loaders
 from calibrant.training.interleave import SAME, Stream, gives_ranks_the_same, kept_random_state
 from calibrant.training.lightning_data import loader_states, moved, of_ranks, on_training_device, restore_loader
-from calibrant.training.output_layer import divide, find_maker
+from calibrant.training.output_layer import divide, find_output
 from calibrant.training.temperature_loop import refined_nll
 
 LOADERS = "calibrant_loaders"
@@ -361,4 +361,4 @@ def _maker(trainer: Trainer, module: LightningModule, batch: Any, what: str) -> 
     """The layer of a module that makes the logits, or the module that returns them."""
     x, _ = pair_of(moved(trainer, batch), what)
     with kept_random_state(), evaluating(module), trainer.precision_plugin.forward_context():
-        return find_maker(module, lambda: logits_of(module, x))
+        return find_output(module, lambda: logits_of(module, x))

@@ -22,7 +22,7 @@ from calibrant.training.guard import (
     joined,
     look_like_probabilities,
 )
-from calibrant.training.output_layer import find_layer
+from calibrant.training.output_layer import find_output
 
 # A temperature beyond e^±40 means that the logits have no scale.
 FARTHEST = 40.0
@@ -286,7 +286,7 @@ def predicted(
     with evaluating(model):
         for x, y, weight in batches_for(model, batches, "finish"):
             if layer is None and not parts:
-                layer = find_layer(model, lambda x=x: logits_of(model, x))  # type: ignore[misc]
+                layer = find_output(model, lambda x=x: logits_of(model, x))  # type: ignore[misc]
             data, count = finite_samples(logits_of(model, x), y, multi_label=multi_label, ignore_index=ignore_index)
             parts.append(data)
             left_out += count
