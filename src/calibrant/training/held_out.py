@@ -115,7 +115,7 @@ class EvenBatches(Sampler[list[int]]):
 
 
 def even_size(samples: int, most: int) -> int:
-    """Batch size of at most ``most`` whose last batch is three quarters full or more, for loaders that take no sizes."""
+    """Batch size of at most ``most`` whose last batch is at least three quarters full; for loaders without sizes."""
     if samples <= most:
         return most
     sizes = (math.ceil(samples / count) for count in range(math.ceil(samples / most), 2 * samples // most + 1))
