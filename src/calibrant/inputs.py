@@ -419,7 +419,7 @@ def _weight(sample_weight: Values, shape: tuple[int, ...]) -> Array:
 
 def _positive(weight: Array) -> Array:
     if len(weight) and not (weight > 0).any():
-        raise ValueError("sample_weight must be above 0 somewhere: check the weights")
+        raise ValueError("sample_weight must be above 0 somewhere, got only zeros: check the weights")
     return weight
 
 
