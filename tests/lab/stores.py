@@ -103,10 +103,10 @@ def plausible(store: Store, configuration: Configuration, samples: int = 60) -> 
     ece *= 1 + 0.8 * abs(math.log10((configuration.option("softness") or 1e-2) / 1e-2) / 2)
     ece *= 1 + 1.5 * abs((configuration.option("bandwidth") or 0.4) - 0.4)
     test = scores(accuracy, ece, 0.2, ece / 3, accuracy, ece / 2)
-    times = {"seconds": 1.2 * seconds, "processor_seconds": seconds * chance.uniform(0.95, 1.05)}
     trial = finished(store, configuration, accuracy + 0.01, ece * 0.9, test=test)
     result = trial.result()
-    result = replace(result, cost=replace(result.cost, **times))
+    cost = replace(result.cost, seconds=1.2 * seconds, processor_seconds=seconds * chance.uniform(0.95, 1.05))
+    result = replace(result, cost=cost)
     write_result(trial.folder, result)
     history = []
     for epoch in range(configuration.settings.epochs):

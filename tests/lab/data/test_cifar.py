@@ -70,7 +70,7 @@ def test_cifar10_joins_five_batches(cifar10: Path, above: bool) -> None:
     assert train.pixels.is_contiguous(memory_format=torch.channels_last)
     for found, seeds in ((train, range(5)), (test, [5])):
         labels, pixels = zip(*(batch(seed, 10) for seed in seeds), strict=True)
-        assert found.labels.tolist() == sum(labels, [])
+        assert found.labels.tolist() == [label for one in labels for label in one]
         assert np.array_equal(found.pixels.numpy(), np.concatenate(pixels).reshape(-1, 3, 32, 32))
 
 

@@ -32,11 +32,6 @@ OTHER_VALUES: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "runs")
-
-
 @pytest.mark.parametrize("digits", GOLDEN)
 def test_an_identity_stays_what_it_was(digits: str) -> None:
     assert GOLDEN[digits].identity == digits
