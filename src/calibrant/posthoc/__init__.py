@@ -50,3 +50,7 @@ __all__ = [
     "save",
     "to_onnx",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
