@@ -7,9 +7,9 @@ import pytest
 from scipy import optimize, stats
 
 from calibrant import metrics
+from calibrant.metrics.closed_form import exceeds_distance, exceeds_range
 from calibrant.metrics.decomposition import ProperScore
-from calibrant.metrics.intervals import risk_bins
-from calibrant.metrics.tests import exceeds_distance, exceeds_range
+from calibrant.metrics.intervals import gaps_by_probability
 
 RNG = np.random.default_rng(0)
 RISK = np.round(RNG.uniform(0.02, 0.98, 400), 2)  # with ties
@@ -166,9 +166,12 @@ def test_parts_add_up_to_the_score(score: ProperScore, classes: int) -> None:
 def test_the_parts_of_pairs_are_those_of_corp_and_of_scikit_learn() -> None:
     from sklearn.isotonic import IsotonicRegression
 
-    parts, corp = metrics.decomposition(RISK, EVENT, score="brier"), metrics.brier_decomposition(RISK, EVENT)
-    assert parts.calibration == pytest.approx(corp.miscalibration)
+    parts = metrics.decomposition(RISK, EVENT, score="brier")
+    assert parts.calibration == pytest.approx(metrics.brier_miscalibration(RISK, EVENT))
+    assert parts.discrimination == pytest.approx(metrics.brier_discrimination(RISK, EVENT))
+    assert parts.uncertainty == metrics.brier_uncertainty(RISK, EVENT) == pytest.approx(EVENT.var())
     fitted = IsotonicRegression().fit_transform(RISK, EVENT)
+    assert parts.refinement == pytest.approx(np.mean((EVENT - fitted) ** 2))
     each = np.where(EVENT, -np.log(np.where(EVENT, fitted, 1)), -np.log(np.where(EVENT, 1, 1 - fitted)))
     assert metrics.decomposition(RISK, EVENT).refinement == pytest.approx(each.mean(), rel=1e-9)
 
@@ -205,14 +208,13 @@ def test_groups_hold_together() -> None:
     for _ in range(300):
         risk = rng.uniform(size=1000)
         true = np.clip(risk + 0.1 * np.sin(6 * risk), 0, 1)
-        groups = risk_bins(metrics.predictions(risk, rng.random(1000) < true))
+        low, high = gaps_by_probability(metrics.predictions(risk, rng.random(1000) < true))
         order = np.argsort(risk)
         truth = (risk - true)[order].reshape(10, 100).mean(1)
-        missed += bool(((truth < groups.low) | (truth > groups.high)).any())
-    assert len(groups.rate) == 10
+        missed += bool(((truth < low) | (truth > high)).any())
+    assert len(low) == 10
     assert missed <= 300 * 0.05 + 3 * math.sqrt(300 * 0.05 * 0.95)
 
 
 def test_ties_stay_in_one_group() -> None:
-    groups = risk_bins(metrics.predictions(np.full(1000, 0.3), np.arange(1000) < 300))
-    assert groups.rate.tolist() == [0.3]
+    assert gaps_by_probability(metrics.predictions(np.full(1000, 0.3), np.arange(1000) < 300)).shape == (2, 1)

@@ -142,7 +142,7 @@ WITHOUT_DRAWS: dict[str, Callable[[Predictions], Any]] = {
     "calibration_line": metrics.calibration_line,
     "equivalence": metrics.equivalence,
     "decomposition": metrics.decomposition,
-    "brier_decomposition": metrics.brier_decomposition,
+    "decomposition of Brier": partial(metrics.decomposition, score="brier"),
     "calibration_change": lambda given: metrics.calibration_change(whole(1)[0], given),
     "compare": lambda given: metrics.compare(given, replace(given, confidence=given.confidence**2)),
     **{key: partial(metrics.confidence_interval, metric=key) for key in CLOSED},

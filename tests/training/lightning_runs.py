@@ -27,6 +27,13 @@ def samples(count: int = 100, dtype: torch.dtype = torch.float32) -> tuple[Tenso
     return x.to(dtype), (x[:, 0] > 0).long() + (x[:, 1] > 1).long()
 
 
+def noisy(count: int, seed: int) -> TensorDataset:
+    """Data of which no network can be sure."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 6, generator=generator)
+    return TensorDataset(x, (x[:, :3] + torch.randn(count, 3, generator=generator)).argmax(1))
+
+
 def data(**options: Any) -> InterleavedDataModule:
     x, y = samples()
     defaults: dict[str, Any] = {

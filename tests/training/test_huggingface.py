@@ -21,13 +21,12 @@ from tests.ranks import on_two_ranks
 transformers = pytest.importorskip("transformers", reason="needs the extra 'hf'")
 datasets = pytest.importorskip("datasets", reason="needs the extra 'hf'")
 
-from transformers import BertConfig, BertForSequenceClassification, EarlyStoppingCallback, Trainer, TrainingArguments  # noqa: E402
+from transformers import EarlyStoppingCallback, Trainer  # noqa: E402
 
 from calibrant.training import InterleavedTrainer  # noqa: E402
 from calibrant.training.interleave import Stream  # noqa: E402
+from tests.training.huggingface_runs import CLASSES, Batch, arguments, bert, flat, pad  # noqa: E402
 
-Batch = dict[str, Tensor]
-CLASSES = 3
 WEIGHT = 0.7
 
 
@@ -52,31 +51,6 @@ class Sentences(Dataset[dict[str, Any]]):
         return pad([self[index] for index in indices])
 
 
-def pad(samples: list[dict[str, Any]]) -> Batch:
-    tokens = nn.utils.rnn.pad_sequence([sample["input_ids"] for sample in samples], batch_first=True)
-    labels = torch.stack([sample["labels"] for sample in samples])
-    return {"input_ids": tokens, "attention_mask": (tokens > 0).long(), "labels": labels}
-
-
-def bert(dropout: float = 0.0, seed: int = 0, **config: Any) -> BertForSequenceClassification:
-    torch.manual_seed(seed)
-    sizes: dict[str, Any] = {
-        "vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
-        "max_position_embeddings": 16, "initializer_range": 0.2, "num_labels": CLASSES,
-        "hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout,
-    }  # fmt: skip
-    return BertForSequenceClassification(BertConfig(**sizes | config))
-
-
-def arguments(folder: Path, **changed: Any) -> TrainingArguments:
-    given: dict[str, Any] = {
-        "output_dir": str(folder), "per_device_train_batch_size": 4, "max_steps": 1, "learning_rate": 1.0,
-        "lr_scheduler_type": "constant", "max_grad_norm": 0.0, "save_strategy": "no", "logging_steps": 1,
-        "report_to": "none", "use_cpu": True, "disable_tqdm": True,
-    }  # fmt: skip
-    return TrainingArguments(**(given | changed))
-
-
 def calibrated(folder: Path, *, model: nn.Module | None = None, **changed: Any) -> InterleavedTrainer:
     """A trainer by plain gradient descent with rate 1: what the weights lose is the gradient."""
     own = {"compute_loss_func", "compute_metrics", "calibration_dataset", "objective", "weight",
@@ -88,10 +62,6 @@ def calibrated(folder: Path, *, model: nn.Module | None = None, **changed: Any) 
     given = arguments(folder, **changed)
     descent = torch.optim.SGD(model.parameters(), lr=given.learning_rate)
     return InterleavedTrainer(model, given, pad, optimizers=(descent, None), **{"weight": WEIGHT} | options)
-
-
-def flat(model: Any) -> Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 def gradient(model: nn.Module, loss: Tensor) -> Tensor:

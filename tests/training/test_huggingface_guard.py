@@ -26,7 +26,7 @@ pytest.importorskip("datasets", reason="needs the extra 'hf'")
 
 from calibrant.training import CalibrationWarning, InterleavedTrainer
 from calibrant.training.huggingface import _has_dropout
-from tests.training.test_huggingface import arguments, bert, flat
+from tests.training.huggingface_runs import arguments, bert, flat
 
 
 class Images(Dataset[dict[str, Tensor]]):

@@ -16,7 +16,7 @@ pytest.importorskip("datasets", reason="needs the extra 'hf'")
 from transformers import BertForSequenceClassification
 
 from calibrant.training import CalibrationWarning, InterleavedTrainer
-from tests.training.test_huggingface import arguments, bert, flat, pad
+from tests.training.huggingface_runs import arguments, bert, flat, pad
 
 
 class Noisy(Dataset[dict[str, Any]]):

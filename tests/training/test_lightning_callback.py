@@ -26,8 +26,7 @@ from calibrant.training import (
     interleave,
 )
 from tests.training.batches import with_settings
-from tests.training.lightning_runs import same
-from tests.training.test_lightning_method import noisy
+from tests.training.lightning_runs import noisy, same
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),

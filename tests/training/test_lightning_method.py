@@ -19,7 +19,7 @@ from calibrant.training import (
     interleave,
 )
 from calibrant.training.guard import Guard, Scores
-from tests.training.lightning_runs import classifier, data, network, result, same, samples, trainer
+from tests.training.lightning_runs import classifier, data, network, noisy, result, same, samples, trainer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -28,13 +28,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
     pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`"),
 ]
-
-
-def noisy(count: int, seed: int) -> TensorDataset:
-    """Data of which no network can be sure."""
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(count, 6, generator=generator)
-    return TensorDataset(x, (x[:, :3] + torch.randn(count, 3, generator=generator)).argmax(1))
 
 
 def noisy_data(**options: Any) -> InterleavedDataModule:

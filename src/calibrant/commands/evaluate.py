@@ -34,7 +34,7 @@ from calibrant.files.formats import TABLES, is_table
 from calibrant.files.layout import Columns
 from calibrant.metrics import compare
 from calibrant.metrics.binned import ConventionName
-from calibrant.metrics.compare import Comparison
+from calibrant.metrics.intervals import Comparison
 from calibrant.report import audit, verdict
 from calibrant.report.audit import Audit
 

@@ -16,10 +16,10 @@ from rich.table import Table
 
 from calibrant.commands import printable
 from calibrant.files import json_text
+from calibrant.metrics.closed_form import p_value
 from calibrant.metrics.evaluate import Score, Scores
 from calibrant.metrics.intervals import Interval
 from calibrant.metrics.registry import number
-from calibrant.metrics.tests import p_value
 from calibrant.report.formats import bare_p
 from calibrant.report.statistics import floor_note
 
@@ -116,7 +116,7 @@ def print_table_audit(console: Console, audit: "TableAudit") -> None:
         return
     rows = [
         (f"class {each.name}", *_gap(each.gap), bare_p(each.p_value))
-        for each in sorted(audit.classes, key=lambda each: each.p_value)[:MOST_ROWS]
+        for each in sorted(audit.judged_classes, key=lambda each: each.p_value)[:MOST_ROWS]
     ]
     console.print(_table(("judged", "gap", "95 % interval", "p"), rows))
     if len(audit.classes) > MOST_ROWS:

@@ -7,13 +7,13 @@ from typing import Any
 from calibrant import metrics
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.change import Change, TimeCalibration
+from calibrant.metrics.closed_form import AnalyticTest, CalibrationLine
 from calibrant.metrics.decomposition import Decomposition
 from calibrant.metrics.evaluate import Score, Scores, html_table
 from calibrant.metrics.groups import GroupCalibration
 from calibrant.metrics.intervals import Equivalence, Interval
-from calibrant.metrics.line import CalibrationLine
 from calibrant.metrics.predictions import Predictions, Task, View, views
-from calibrant.metrics.tests import AnalyticTest, CalibrationTest, Judgement
+from calibrant.metrics.tests import CalibrationTest, Judgement
 from calibrant.report.repair import FEWEST, Recalibrated, recalibrated
 from calibrant.report.statistics import (
     AverageError,

@@ -34,10 +34,16 @@ from calibrant.report.style import (
     percent_ticks,
 )
 
+__all__ = ["classwise_plot", "cumulative_plot", "groups_plot", "reliability_diagram", "time_plot"]
+
 # Largest number of points: more could not be distinguished.
 MOST_POINTS = 400
 # Longest name beside an axis; the table beside the figure has the whole name.
 LONGEST = 28
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def reliability_diagram(

@@ -2,16 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from calibrant.files import naming, notices_of_start
 from calibrant.files.layout import Columns
 from calibrant.metrics.binned import CONVENTIONS, ConventionName
+from calibrant.metrics.closed_form import p_value
 from calibrant.metrics.evaluate import Score, Scores
-from calibrant.metrics.intervals import Interval
-from calibrant.metrics.scale import ClassJudgement, Statistics
-from calibrant.metrics.tests import CalibrationTest, p_value
+from calibrant.metrics.intervals import Interval, confidence_interval
+from calibrant.metrics.scale import Statistics
+from calibrant.metrics.tests import CalibrationTest, Judgement
 from calibrant.report.audit import OF_TOP_LABEL, score_of_risk
 from calibrant.report.verdict import FEW, JudgedClass, error_of_gap, few_samples, of_classes, risks_of
 
@@ -33,8 +35,17 @@ class TableAudit:
     sums: Statistics
     test: CalibrationTest
     gap: Interval
-    classes: tuple[ClassJudgement, ...]
+    classes: tuple[Judgement, ...]
     notices: tuple[str, ...]
+
+    @cached_property
+    def judged_classes(self) -> tuple[JudgedClass, ...]:
+        """Name, p-value, average gap and error of each class."""
+        gaps = [confidence_interval(each.view.pairs, metric="gap") for each in self.classes]
+        return tuple(
+            JudgedClass(each.view.name, each.p_value, gap, error_of_gap(gap))
+            for each, gap in zip(self.classes, gaps, strict=True)
+        )
 
     def verdict(self) -> str:
         """The average error, the test, and the classes that are not calibrated, in sentences."""
@@ -52,8 +63,7 @@ class TableAudit:
         rejected = "is rejected" if self.test.rejected() else "is not rejected"
         said.append(f"The hypothesis that they are calibrated {rejected} ({p_value(self.test.p_value)}).")
         if self.classes:
-            classes = [JudgedClass(each.name, each.p_value, each.gap, error_of_gap(each.gap)) for each in self.classes]
-            said.append(of_classes("class", classes, sums.classes or len(classes)))
+            said.append(of_classes("class", self.judged_classes, sums.classes or len(self.classes)))
         return " ".join(said)
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,10 +75,10 @@ class TableAudit:
             "test": asdict(self.test) | {"rejected_at_5_percent": self.test.rejected()},
             "views": [
                 {
-                    "kind": "class", "name": each.name, "rejected_at_5_percent": each.rejected,
-                    "p_value": each.p_value, "test": asdict(each.test), "gap": asdict(each.gap),
+                    "kind": "class", "name": each.view.name, "rejected_at_5_percent": each.rejected,
+                    "p_value": each.p_value, "test": asdict(each.test), "gap": asdict(found.gap),
                 }
-                for each in self.classes
+                for each, found in zip(self.classes, self.judged_classes, strict=True)
             ],
             "notices": list(self.notices),
         }  # fmt: skip
@@ -120,12 +130,12 @@ def audit_table(
             except MemoryError as error:  # it says what to do
                 raise ValueError(str(error)) from error
             notices = notices_of_start(path, columns)
-        test = scale.calibration_test(sums, draws=draws, seed=seed)
-        gap = scale.gap_interval(sums)
-        classes = scale.judge_classes(sums, draws=draws, seed=seed)
+        test = sums.calibration_test(draws=draws, seed=seed)
+        gap = sums.gap_interval()
+        classes = sums.judge_classes(draws=draws, seed=seed)
     table = metrics_table(bins, convention).items()
     entries = [Score(key, getattr(sums, key), metric.convention) for key, metric in table if hasattr(sums, key)]
-    if sums.risk:
+    if sums.judged == "risk":
         # Accuracy and mean confidence are scores of the top label, here and in memory.
         entries = [score_of_risk(one, sums.names) for one in entries if one.key not in OF_TOP_LABEL]
     scores = Scores(sums.samples, sums.classes, tuple(entries))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from calibrant import metrics
+from calibrant.metrics.closed_form import p_value
 from calibrant.metrics.intervals import Interval
 from calibrant.metrics.predictions import Predictions
-from calibrant.metrics.tests import p_value
 from calibrant.report.formats import as_sentence
 from calibrant.report.statistics import ERRORS, amount_of, largest_gap_by_chance
 
