@@ -35,6 +35,10 @@ class InputWarning(UserWarning):
     """Input that is probably not what it was passed as, such as probabilities passed as logits."""
 
 
+class FitWarning(UserWarning):
+    """A post-hoc fit that is doubtful: too few samples, a class without any, or worse than doing nothing."""
+
+
 class Rows(NamedTuple):
     """Logits or probabilities as rows of samples, without ignored samples.
 
@@ -100,6 +104,16 @@ def hint_for_logits(logits: object) -> str:
     if hasattr(logits, "logits"):
         return "pass outputs.logits"
     return 'pass outputs.logits, or outputs["logits"] of a dict' if isinstance(logits, Mapping) else ""
+
+
+def counted(several: float, word: str) -> str:
+    """A number and its noun.
+
+    Example:
+        >>> counted(1, "sample"), counted(2000, "sample")
+        ('1 sample', '2,000 samples')
+    """
+    return f"{several:,} {word}{'s' if several != 1 else ''}"
 
 
 def sum_to_one(rows: Array) -> bool:
@@ -202,8 +216,8 @@ def finite_logits(logits: Array) -> Array:
     if logits.size and not (-np.inf < logits.min() and logits.max() < np.inf):
         unusable = int((~np.isfinite(logits)).reshape(len(logits), -1).any(1).sum())
         raise ValueError(
-            f"logits must be finite, got NaN or infinity in {unusable} of {len(logits)} samples: leave those samples "
-            "out, or fix the model"
+            f"logits must be finite, got NaN or infinity in {unusable} of {counted(len(logits), 'sample')}: leave "
+            "those samples out, or fix the model"
         )
     return logits
 
@@ -316,7 +330,7 @@ def checked_weight(sample_weight: Values, shape: tuple[int, ...]) -> Array:
 def positive_weight(weight: Array) -> Array:
     """The weights, or an error if all are 0."""
     if len(weight) and not (weight > 0).any():
-        raise ValueError("sample_weight must be above 0 somewhere: check the weights")
+        raise ValueError("sample_weight must be above 0 somewhere, got only zeros: check the weights")
     return weight
 
 
@@ -333,8 +347,8 @@ def class_names(target: Values, given: Values, count: int) -> list[Any]:
         return [*(found - set(columns)), *columns]
     if len(found) != count:
         raise ValueError(
-            f"target holds {len(found):,} different labels, but the logits have {count} classes: pass classes= with "
-            "the label of every column of the logits, in their order"
+            f"target holds {counted(len(found), 'different label')}, but the logits have {count} classes: pass "
+            "classes= with the label of every column of the logits, in their order"
         )
     try:
         return sorted(found)
@@ -345,32 +359,31 @@ def class_names(target: Values, given: Values, count: int) -> list[Any]:
         ) from None
 
 
-def logit_rows(given: Any, labels: Sequence[Any] | None = None) -> Any:
-    """Logits to be calibrated as ``(N, C)`` rows, at least float32; of class 1 of two, with a 0 for class 0.
+def logit_rows(given: Any, *, one_is_binary: bool = True) -> Any:
+    """Logits to be calibrated as ``(N, C)`` rows, at least float32.
 
-    A tensor stays a tensor, on its device and with its graph, and its values are not looked at. Anything else becomes
-    an array of finite numbers.
+    A tensor stays a tensor, on its device and with its graph, and its values are not looked at.
 
     Args:
         given: ``(N, C)``, dense ``(N, C, d1, ...)``, or ``(N,)`` or ``(N, 1, ...)`` of class 1 of two.
-        labels: Names of the classes; the columns of a data frame are brought into their order.
+        one_is_binary: Whether one column is the logit of class 1 of two, with a 0 for class 0.
 
     Example:
         >>> logit_rows([1.0, -2.0]).tolist()
         [[0.0, 1.0], [0.0, -2.0]]
     """
-    if is_tensor(given):
-        if not given.is_floating_point():
-            raise TypeError(f"logits must be floating point, got {given.dtype}: call logits.float()")
-        values: Any = given.float() if given.itemsize < 4 else given
+    if not is_tensor(given):
+        values: Any = numbers("logits", given)
+    elif given.is_floating_point():
+        values = given.float() if given.itemsize < 4 else given
     else:
-        values = finite_logits(numbers("logits", frames.in_order(given, labels)))
+        values = given.double()
     if values.ndim == 0 or (values.ndim > 1 and values.shape[1] == 0):
         raise ValueError(
             f"logits must have shape (N, C), or (N,) or (N, 1) if binary, got {tuple(values.shape)}: pass a batch of "
             "samples with at least one class"
         )
-    if values.ndim > 1 and values.shape[1] > 1:
+    if values.ndim > 1 and (values.shape[1] > 1 or not one_is_binary):
         return flattened(values)
     column = values.reshape(-1, 1)
     if is_tensor(given):
@@ -383,19 +396,22 @@ def in_container(given: Any, rows: Any, labels: Sequence[Any] | None = None, *, 
 
     Args:
         given: The logits as passed to :func:`logit_rows`.
-        rows: ``(N, C)``, a tensor or an array.
+        rows: ``(N, C)``, or ``(N,)`` with one value for each sample; a tensor or an array.
         labels: Names of the classes, which name the columns of a data frame.
         of_logits: Whether these are logits again, which have one column if the given ones had.
     """
-    shape = tuple(given.shape) if hasattr(given, "shape") else np.shape(given)
-    if of_logits and (len(shape) == 1 or shape[1] == 1):
+    shape = tuple(np.shape(given))
+    if of_logits and (len(shape) < 2 or shape[1] == 1):
         rows = (rows[:, 1] - rows[:, 0]).reshape(shape)
+    elif rows.ndim == 1:
+        rows = rows.reshape(shape[0], *shape[2:])
+        given = given if is_tensor(given) else None
     elif len(shape) > 2:
         rows = rows.reshape(shape[0], *shape[2:], rows.shape[1])
         rows = rows.movedim(-1, 1) if is_tensor(rows) else np.moveaxis(rows, -1, 1)
     if is_tensor(given):
-        return rows
-    return frames.like(given, of_tensor(rows) if is_tensor(rows) else rows, labels)
+        return rows if is_tensor(rows) else sys.modules["torch"].from_numpy(rows)
+    return rows if is_tensor(rows) else frames.like(given, rows, labels)
 
 
 def flattened(values: Any) -> Any:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from calibrant.posthoc import TemperatureScaling, VectorScaling
 from calibrant.training import CalibrationWarning, finetune
-from calibrant.training.finetune import Samples, fit_heads, logits_after
+from calibrant.training.finetune import Outputs, fit_heads, logits_after
 
 Batch = tuple[Tensor, Tensor]
 
@@ -86,7 +86,7 @@ def test_a_strong_penalty_of_the_head_is_temperature_scaling_and_a_weak_one_is_t
     layer = model[2]
     assert isinstance(layer, nn.Linear)
     with torch.no_grad():
-        samples = Samples(layer(x), y, x)
+        samples = Outputs(layer(x), y, x)
     strong, weak = fit_heads(samples, layer, [1e6, 1e-3])
     scaled = TemperatureScaling(strict=True).fit(samples.logits, y)(samples.logits)
     torch.testing.assert_close(logits_after(strong, samples).float(), scaled, rtol=1e-3, atol=1e-3)
@@ -133,7 +133,7 @@ def test_auto_does_not_choose_a_head_that_over_fits() -> None:
     layer = model[2]
     assert isinstance(layer, nn.Linear)
     with torch.no_grad():
-        samples = Samples(layer(fresh[0]), fresh[1], fresh[0])
+        samples = Outputs(layer(fresh[0]), fresh[1], fresh[0])
     *_, weakest = fit_heads(samples, layer)
     on_fresh = float(F.cross_entropy(logits_after(weakest, samples), fresh[1]))
     on_new = float(F.cross_entropy(new[0].double() @ weakest.weight.T + weakest.bias, new[1]))
