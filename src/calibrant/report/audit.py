@@ -7,7 +7,7 @@ from typing import Any
 from calibrant import metrics
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.change import Change, TimeCalibration
-from calibrant.metrics.closed_form import AnalyticTest, CalibrationLine
+from calibrant.metrics.closed_form import CalibrationLine, ClosedFormTest
 from calibrant.metrics.decomposition import Decomposition
 from calibrant.metrics.evaluate import Score, Scores, html_table
 from calibrant.metrics.groups import GroupCalibration
@@ -49,7 +49,7 @@ class Finding(Judgement):
 
     average: AverageError
     equivalence: Equivalence
-    analytic: tuple[AnalyticTest, ...]
+    analytic: tuple[ClosedFormTest, ...]
     line: CalibrationLine | None
     ici: float
 
@@ -264,7 +264,11 @@ def _finding(judgement: Judgement, margin: float) -> Finding:
         **vars(judgement),
         average=average_error(judgement.view),
         equivalence=metrics.equivalence(pairs, margin=margin),
-        analytic=(metrics.spiegelhalter_test(pairs), metrics.ks_test(pairs), metrics.kuiper_test(pairs)),
+        analytic=(
+            metrics.closed_form_test(pairs, statistic="spiegelhalter"),
+            metrics.closed_form_test(pairs, statistic="kolmogorov-smirnov"),
+            metrics.closed_form_test(pairs, statistic="kuiper"),
+        ),
         line=line,
         ici=metrics.integrated_calibration_index(pairs),
     )
