@@ -38,6 +38,10 @@ class InputWarning(UserWarning):
     """Input that is probably not what it was passed as, such as probabilities passed as logits."""
 
 
+class FitWarning(UserWarning):
+    """A post-hoc fit that is doubtful: too few samples, a class without any, or worse than doing nothing."""
+
+
 class Rows(NamedTuple):
     """Logits or probabilities as rows of samples, without ignored samples.
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from calibrant import frames, inputs
 from calibrant.frames import IndexArray, is_tensor
-from calibrant.inputs import counted
+from calibrant.inputs import FitWarning, counted
 from calibrant.posthoc.conformal_sets import (
     PENALTIES,
     ScoreName,
@@ -25,7 +25,7 @@ from calibrant.posthoc.conformal_sets import (
     unseen,
 )
 from calibrant.posthoc.cross_validation import Samples
-from calibrant.posthoc.fit import Fitted, FitWarning
+from calibrant.posthoc.fit import Fitted
 from calibrant.posthoc.map import Part, evaluated
 
 Array = npt.NDArray[Any]

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrant.inputs import counted, warn
+from calibrant.inputs import FitWarning, counted, warn
 from calibrant.posthoc.conformal_sets import Sets
-from calibrant.posthoc.fit import FitWarning
 from calibrant.posthoc.map import Affine, Curves, Logits, Map, Mixed, NumpyOps, evaluated, halving_search
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from calibrant import frames, inputs
 from calibrant.frames import is_tensor, of_tensor
-from calibrant.inputs import counted
+from calibrant.inputs import FitWarning, counted
 from calibrant.posthoc.cross_validation import Samples, pieces
 from calibrant.posthoc.map import FLOOR, TINY, Map, Part, evaluated, mixed, operations
 
@@ -25,10 +25,6 @@ Array = npt.NDArray[Any]
 # the logits have no more than so many elements.
 CROSS_CHECKED, CROSS_CHECKED_ELEMENTS = 200, 2**16
 LIKE_PROBABILITIES = "these logits look like probabilities: pass logits_from_probabilities(probabilities)"
-
-
-class FitWarning(UserWarning):
-    """A post-hoc fit that is doubtful: too few samples, a class without any, or worse than doing nothing."""
 
 
 class Fitted(ABC):

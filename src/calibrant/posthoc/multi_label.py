@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from calibrant import frames, inputs
-from calibrant.inputs import counted
+from calibrant.inputs import FitWarning, counted
 from calibrant.posthoc.auto import METHODS
 from calibrant.posthoc.cross_validation import Samples
-from calibrant.posthoc.fit import Calibrator, Fitted, FitWarning
+from calibrant.posthoc.fit import Calibrator, Fitted
 from calibrant.posthoc.map import Map, Part, evaluated
 
 

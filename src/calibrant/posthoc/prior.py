@@ -8,10 +8,10 @@ import numpy.typing as npt
 
 from calibrant import inputs
 from calibrant.frames import is_tensor, of_tensor
-from calibrant.inputs import counted
+from calibrant.inputs import FitWarning, counted
 from calibrant.posthoc.auto import METHODS
 from calibrant.posthoc.cross_validation import Samples
-from calibrant.posthoc.fit import Calibrator, FitWarning
+from calibrant.posthoc.fit import Calibrator
 from calibrant.posthoc.map import TINY, Affine, Map, evaluated
 from calibrant.posthoc.solvers import mixture_weights
 
