@@ -37,7 +37,7 @@ from calibrant.metrics.evaluate import Scores
 from calibrant.posthoc import Calibrator, ConformalClassifier, FitWarning, load, logits_from_probabilities
 from calibrant.posthoc.map import Affine, Logits
 from calibrant.posthoc.saved import read_header
-from calibrant.report.audit import scores_of
+from calibrant.report.statistics import scores_of
 from calibrant.tables import suffix_of
 
 # Rows that scores need: the number that ``evaluate`` does.

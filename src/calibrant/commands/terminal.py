@@ -25,7 +25,6 @@ from calibrant.report.statistics import floor_note
 
 if TYPE_CHECKING:
     from calibrant.report.audit import Audit, Finding
-    from calibrant.report.table_audit import TableAudit
 
 Advance = Callable[[float], None]
 # Largest width of a heading, and smallest width of the column of conventions.
@@ -46,11 +45,6 @@ def say(console: Console, text: str, *, markup: bool = False) -> None:
 def say_path(console: Console, what: str, path: object) -> None:
     """Print the path of a file that was written, in one line."""
     console.print(f"{what}: {plain(str(path))}", soft_wrap=True, highlight=False)
-
-
-def print_verdict(console: Console, name: str, verdict: str) -> None:
-    """Print the name of a model in bold, and its verdict."""
-    say(console, f"[bold]{plain(name)}[/]: {plain(verdict)}", markup=True)
 
 
 def print_audit(console: Console, audit: "Audit") -> None:
@@ -108,19 +102,6 @@ def _print_findings(console: Console, audit: "Audit") -> None:
         "doubt (below 1e-9), and Holm's correction for classes or labels. Gaps in points."
         f"{f' {rest:,} more are in --json.' if rest else ''}",
     )
-
-
-def print_table_audit(console: Console, audit: "TableAudit") -> None:
-    """The classes of predictions that are not in memory, the surest error first."""
-    if not audit.classes:
-        return
-    rows = [
-        (f"class {each.name}", *_gap(each.gap), bare_p(each.p_value))
-        for each in sorted(audit.classes, key=lambda each: each.p_value)[:MOST_ROWS]
-    ]
-    console.print(_table(("judged", "gap", "95 % interval", "p"), rows))
-    if len(audit.classes) > MOST_ROWS:
-        say(console, f"{len(audit.classes) - MOST_ROWS:,} more classes are in --json.")
 
 
 def print_watched(console: Console, audit: "Audit", about: str = "") -> None:

@@ -20,7 +20,7 @@ from calibrant.metrics.change import TimeCalibration
 from calibrant.metrics.groups import GroupCalibration
 from calibrant.metrics.intervals import Interval
 from calibrant.metrics.predictions import Predictions
-from calibrant.report.statistics import ERRORS, MOST_ROWS, class_rows, observations, wilson_interval
+from calibrant.report.statistics import ERRORS, MOST_ROWS, class_rows, wilson_interval
 from calibrant.report.style import (
     ACCENT,
     GAP,
@@ -91,13 +91,13 @@ def reliability_diagram(
         Line2D([], [], color=MUTED, linewidth=1, linestyle=(0, (3, 2)), label="calibrated"),
     )
     if ax is not None:
-        _draw_bins(ax, table, observations(predictions))
+        _draw_bins(ax, table)
         ax.set(xlabel=stated, ylabel=came_true)
         ax.xaxis.set_major_formatter(percent_ticks())
         return legend_inside(ax, title, *handles)
     with canvas(4.9, title) as figure:
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(5, 1))
-        _draw_bins(top, table, observations(predictions))
+        _draw_bins(top, table)
         top.set(ylabel=came_true)
         left, width, samples = _boxes(table)
         bottom.bar(left, samples / predictions.total, width, align="edge", color=ACCENT, linewidth=0)
@@ -118,12 +118,11 @@ def _boxes(table: BinTable) -> tuple[Array, Array, Array]:
     return table.lower[held] + 0.06 * width, 0.88 * width, table.samples[held]
 
 
-def _draw_bins(axes: Axes, table: BinTable, observations: float) -> None:
+def _draw_bins(axes: Axes, table: BinTable) -> None:
     held = table.samples > 0
     left, width, samples = _boxes(table)
     confidence, accuracy = table.confidence[held] / samples, table.right[held] / samples
-    count = samples * observations
-    low, high = wilson_interval(accuracy * count, count)
+    low, high = wilson_interval(table.right[held], samples)
     axes.plot((0, 1), (0, 1), color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
     axes.bar(left, high - low, width, low, align="edge", color=ACCENT, alpha=0.18, linewidth=0)
     axes.vlines(confidence, accuracy, confidence, color=GAP, linewidth=3, alpha=0.75)
@@ -221,7 +220,7 @@ def cumulated(predictions: Predictions) -> tuple[Array, ...]:
     sums = (samples, right, samples * confidence, samples * confidence * (1 - confidence))
     share, accuracy, sure, variance = (np.concatenate(([0.0], values.cumsum() / total)) for values in sums)
     threshold = np.concatenate((confidence[:1], confidence))
-    chance = ERRORS * np.sqrt(np.maximum(variance, 0) / (total * observations(predictions)))
+    chance = ERRORS * np.sqrt(np.maximum(variance, 0) / total)
     keep = np.searchsorted(share, np.linspace(0, 1, MOST_POINTS))
     keep = np.unique(np.append(np.minimum(keep, len(share) - 1), np.abs(sure - accuracy).argmax()))
     share[-1] = 1.0
