@@ -162,7 +162,7 @@ def apply(
         json: Print JSON instead of a table.
         names: Names of arrays and columns.
     """
-    from calibrant.commands.apply import apply_file
+    from calibrant.commands.recalibrate import apply_file
 
     apply_file(calibrator, file, out, names, as_json=json)
 
