@@ -31,7 +31,6 @@ from calibrant.report.statistics import (
 )
 from calibrant.report.verdict import verdict
 
-Progress = Callable[[float], None]
 # Samples times draws of the interval of ECE: beyond, fewer draws are made, but no fewer than 200.
 MOST_DRAWN, FEWEST_DRAWS = 2 * 10**7, 200
 ABOUT_CELLS = (
@@ -166,7 +165,7 @@ def audit(
     seed: int = 0,
     margin: float = 0.02,
     repair: bool = True,
-    progress: Progress | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> Audit:
     """Score one model, test whether what it states is calibrated, and try to repair it.
 
@@ -264,7 +263,7 @@ def audit_table(
     seed: int = 0,
     margin: float = 0.02,
     memory_limit: str = "1GB",
-    progress: Progress | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> Audit:
     """Audit a table that is not read into memory: exact scores by SQL, and tests from cells of confidence.
 

@@ -244,14 +244,11 @@ class Row(NamedTuple):
     wrong: bool
 
 
-def classwise_plot(
-    predictions: Predictions, *, most: int = MOST_ROWS, title: str | None = None, ax: Axes | None = None
-) -> Figure:
-    """Mean probability minus share of each class or label, with its 95 % interval, the largest gap on top.
+def classwise_plot(predictions: Predictions, *, title: str | None = None, ax: Axes | None = None) -> Figure:
+    """Mean probability minus share of classes or labels, with 95 % intervals: the 20 largest gaps, the largest on top.
 
     Args:
         predictions: Predictions from ``metrics.predictions``, with probabilities or logits.
-        most: Most classes shown: those with the largest gaps.
         title: Title of the figure; shown literally, without control characters.
         ax: Axes of your own to draw in.
 
@@ -264,19 +261,16 @@ def classwise_plot(
         >>> [label.get_text() for label in report.figures.classwise_plot(given).axes[0].get_yticklabels()]
         ['0', '1']
     """
-    rows = [Row(row.name, row.gap, not row.gap.low <= 0 <= row.gap.high) for row in class_rows(predictions, most=most)]
+    rows = [Row(row.name, row.gap, not row.gap.low <= 0 <= row.gap.high) for row in class_rows(predictions)]
     kind = "label" if predictions.task == "multi-label" else "class"
     return _plot(rows, kind, "interval excludes 0", "average gap within chance", title, ax)
 
 
-def groups_plot(
-    found: GroupCalibration, *, most: int = MOST_ROWS, title: str | None = None, ax: Axes | None = None
-) -> Figure:
-    """Gap of each group with its 95 % interval, in the order of the result: the worst on top.
+def groups_plot(found: GroupCalibration, *, title: str | None = None, ax: Axes | None = None) -> Figure:
+    """Gap of each group with its 95 % interval, in the order of the result: the 20 worst, the worst on top.
 
     Args:
         found: Result of :func:`calibrant.metrics.calibration_by_group`.
-        most: Most groups shown.
         title: Title of the figure; shown literally, without control characters.
         ax: Axes of your own to draw in.
 
@@ -291,7 +285,7 @@ def groups_plot(
         >>> [label.get_text() for label in report.figures.groups_plot(found).axes[0].get_yticklabels()]
         ['south', 'north']
     """
-    rows = [Row(group.name, group.gap, group.rejected) for group in found.groups[:most]]
+    rows = [Row(group.name, group.gap, group.rejected) for group in found.groups[:MOST_ROWS]]
     return _plot(rows, "group", "rejected", "not rejected", title, ax)
 
 

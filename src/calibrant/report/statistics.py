@@ -245,21 +245,11 @@ class ClassRow(NamedTuple):
 
 
 def class_rows(
-    predictions: Predictions,
-    *,
-    bins: int | None = None,
-    convention: ConventionName = "paper",
-    most: int | None = MOST_ROWS,
+    predictions: Predictions, *, bins: int | None = None, convention: ConventionName = "paper"
 ) -> list[ClassRow]:
-    """All classes or labels, the one with the largest gap first; a label that is ignored everywhere is left out.
+    """The 20 classes or labels with the largest gaps, the largest first, without labels that are ignored everywhere.
 
-    A label counts as predicted if its probability is above one half.
-
-    Args:
-        predictions: Predictions of all classes.
-        bins: Number of bins of class-wise ECE; by default the convention's.
-        convention: Convention of class-wise ECE.
-        most: Keep only this many of the worst; None keeps all.
+    A label counts as predicted if its probability is above one half. Bins and convention are those of class-wise ECE.
 
     Example:
         >>> from calibrant import metrics
@@ -274,7 +264,7 @@ def class_rows(
     if predictions.task != "multi-label":
         top = (probabilities if predictions.logits is None else predictions.logits).argmax(1)
     rows = []
-    for k in [int(k) for k in np.argsort(-np.abs(gaps), kind="stable") if known[k]][:most]:
+    for k in [int(k) for k in np.argsort(-np.abs(gaps), kind="stable") if known[k]][:MOST_ROWS]:
         pairs = predictions.of_class(k)
         predicted = pairs.confidence > 0.5 if top is None else top == k
         weight = weights_of(pairs)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from calibrant import metrics
-from calibrant.metrics.predictions import Predictions
 from calibrant.metrics.tests import p_value
 from calibrant.report.formats import as_sentence
 from calibrant.report.statistics import ERRORS, largest_gap_by_chance
@@ -61,34 +60,18 @@ def verdict(audit: "Audit") -> str:
         said.append(_of_classes(family, audit.scores.classes or len(family), start))
     if any(found.rejected for found in findings) and (audit.repair is not None or audit.problem):
         said.append(_recalibration(audit))
-    return " ".join([*said, *_watched(audit)])
+    return " ".join([*said, *_of_parts(audit)])
 
 
-def risks_of(name: str) -> str:
-    """What probabilities of one of two classes are called: a class with a name may be any, so its name stands out.
-
-    Example:
-        >>> print(risks_of("1"), "|", risks_of("good"))
-        risks of class 1 | probabilities of class 'good' (P(y = good))
-    """
-    return (
-        f"risks of class {name}" if name.lstrip("-").isdecimal() else f"probabilities of class {name!r} (P(y = {name}))"
-    )
-
-
-def _watched(audit: "Audit") -> list[str]:
+def _of_parts(audit: "Audit") -> list[str]:
     """What was found in groups, over time, and since the baseline."""
     said = []
     if audit.groups is not None and audit.groups.rejected:
         wrong = audit.groups.rejected
-        named = "; ".join(
-            f"{_short(group.name)} ({100 * group.gap.value:+z.2f} points)" for group in wrong[:MOST_NAMED]
-        )
-        more = f"; and {len(wrong) - MOST_NAMED:,} more" if len(wrong) > MOST_NAMED else ""
+        named = _first([f"{_short(group.name)} ({100 * group.gap.value:+z.2f} points)" for group in wrong])
         are = "is" if len(wrong) == 1 else "are"
         said.append(
-            f"{len(wrong):,} of {len(audit.groups.groups):,} groups {are} not calibrated (Holm's correction): "
-            f"{named}{more}."
+            f"{len(wrong):,} of {len(audit.groups.groups):,} groups {are} not calibrated (Holm's correction): {named}."
         )
     if audit.over_time is not None and audit.over_time.changed:
         said.append(as_sentence(audit.over_time))
@@ -97,18 +80,21 @@ def _watched(audit: "Audit") -> list[str]:
     return said
 
 
+def _first(each: Sequence[str]) -> str:
+    """The first of a list, and the number of the rest."""
+    more = [f"and {len(each) - MOST_NAMED:,} more"] if len(each) > MOST_NAMED else []
+    return "; ".join([*each[:MOST_NAMED], *more])
+
+
 def _short(name: str) -> str:
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
-def is_saturated(predictions: Predictions) -> bool:
-    """Whether most confidences are exactly 1, without logits to tell them apart."""
-    return predictions.logits is None and float((predictions.confidence == 1).mean()) > 0.5
-
-
 def caveat(audit: "Audit") -> str:
     """A reservation about a fitted recalibration; empty if there is none."""
-    if audit.repair is None or not is_saturated(audit.predictions):
+    given = audit.predictions
+    saturated = given.logits is None and float((given.confidence == 1).mean()) > 0.5
+    if audit.repair is None or not saturated:
         return ""
     return "most confidences are exactly 1, so the fit depends on the number used in place of p = 0"
 
@@ -135,7 +121,16 @@ def _alone(found: "Finding", samples: int) -> str:
 
 
 def _risks(name: str) -> str:
-    return risks_of(_short(name))
+    """What probabilities of one of two classes are called: a class with a name may be any, so its name stands out.
+
+    Example:
+        >>> print(_risks("1"), "|", _risks("good"))
+        risks of class 1 | probabilities of class 'good' (P(y = good))
+    """
+    short = _short(name)
+    if short.lstrip("-").isdecimal():
+        return f"risks of class {short}"
+    return f"probabilities of class {short!r} (P(y = {short}))"
 
 
 def _average(found: "Finding") -> str:
@@ -197,11 +192,10 @@ def _of_classes(family: Sequence["Finding"], total: int, start: str) -> str:
         widest = max(abs(gap.value) + wider * (gap.high - gap.low) / 2 for gap in gaps)
         none = f"None of {of} is rejected as uncalibrated (smallest {smallest}, {correction})"
         return f"{none}; average errors of up to {100 * widest:.2f} points cannot be ruled out."
-    named = "; ".join(f"{kind} {_short(found.view.name)} {_of_class(found)}" for found in wrong[:MOST_NAMED])
-    more = f"; and {len(wrong) - MOST_NAMED:,} more" if len(wrong) > MOST_NAMED else ""
+    named = _first([f"{kind} {_short(found.view.name)} {_of_class(found)}" for found in wrong])
     return (
         f"{start} probabilities of {len(wrong):,} of {of} are not calibrated ({smallest} at the smallest, "
-        f"{correction}): {named}{more}."
+        f"{correction}): {named}."
     )
 
 
