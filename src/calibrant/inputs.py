@@ -29,9 +29,6 @@ IGNORED = -1
 TOLERANCE = 0.005
 # Logits whose rows miss a sum of 1 by less are probably probabilities; fewer rows may do so by chance.
 LIKE_ONE, LIKE_ROWS = 1e-3, 8
-ONES = (
-    "every probability of class 1 is 1, probably by a softmax over one class: pass the sigmoid of the logit, or logits="
-)
 
 
 class InputWarning(UserWarning):
@@ -139,8 +136,8 @@ def looks_like_probabilities(logits: Array) -> bool:
     return of_one or sum_to_one(some)
 
 
-def doubt(name: str, values: Array, independent: bool = False) -> str:
-    """What values of this name probably are instead, with the remedy; empty if nothing is doubtful.
+def warn_if_mistaken(name: str, values: Array, independent: bool = False) -> None:
+    """Warn of logits that are probably probabilities, and of probabilities that are all 1.
 
     Args:
         name: ``"logits"`` or ``"probabilities"``.
@@ -148,13 +145,14 @@ def doubt(name: str, values: Array, independent: bool = False) -> str:
         independent: Whether each column is a label of its own.
     """
     if name == "probabilities":
-        ones = values.ndim == 1 and len(values) > 2 and (values == 1).all()
-        return ONES if ones else ""
-    if not looks_like_probabilities(values.ravel() if independent else values):
-        return ""
-    if values.ndim == 1 or independent:
-        return "these logits all lie in [0, 1], as probabilities do: pass probabilities= if they are"
-    return "these logits look like probabilities (rows sum to 1): pass probabilities="
+        if values.ndim == 1 and len(values) > 2 and (values == 1).all():
+            warn(
+                "every probability of class 1 is 1, probably by a softmax over one class: pass the sigmoid of the "
+                "logit, or logits="
+            )
+    elif looks_like_probabilities(values.ravel() if independent else values):
+        how = "all lie in [0, 1]" if values.ndim == 1 or independent else "look like probabilities (rows sum to 1)"
+        warn(f"these logits {how}: pass probabilities= if they are probabilities")
 
 
 def as_array(name: str, value: Values) -> Marks:
@@ -278,7 +276,7 @@ def rows_of(
     values = values[:, np.newaxis] if values.ndim == 1 else values
     shape = values.shape[:1] + values.shape[2:]
     labels = list(frames.as_array(classes).tolist()) if classes is not None else _column_names(given)
-    weight = None if sample_weight is None else _weight(sample_weight, shape)
+    weight = None if sample_weight is None else checked_weight(sample_weight, shape)
     found = _labels(frames.in_order(target, labels), labels, classes is not None, ignore_index)
     if not multi_label and found.shape == values.shape and values.shape[1] == 1:
         found = found[:, 0]
@@ -306,7 +304,7 @@ def rows_of(
     if not several:
         _check_classes(marks, count)
     names = tuple(map(str, labels)) if labels is not None and len(labels) == count else None
-    return Rows(flat, marks, None if weight is None else _positive(weight), names)
+    return Rows(flat, marks, None if weight is None else positive_weight(weight), names)
 
 
 def checked_target(target: Values, samples: int, classes: int, like: str) -> IndexArray:
@@ -319,9 +317,21 @@ def checked_target(target: Values, samples: int, classes: int, like: str) -> Ind
     return labels
 
 
-def checked_weight(sample_weight: Values, samples: int) -> Array:
-    """Return the weight of each sample in float64, or raise an error."""
-    return _positive(_weight(sample_weight, (samples,)))
+def checked_weight(sample_weight: Values, shape: tuple[int, ...]) -> Array:
+    """Return the weight of each sample as a flat array in float64, or raise an error."""
+    weight = as_array("sample_weight", sample_weight).astype(np.float64)
+    weight = weight[:, 0] if weight.ndim == len(shape) + 1 and weight.shape[1] == 1 else weight
+    check_shape("sample_weight", weight, shape, "the samples")
+    if not (np.isfinite(weight) & (weight >= 0)).all():
+        raise ValueError("sample_weight must be finite and at least 0: check the weights")
+    return positive_weight(weight.ravel())
+
+
+def positive_weight(weight: Array) -> Array:
+    """The weights, or an error if all are 0."""
+    if len(weight) and not (weight > 0).any():
+        raise ValueError("sample_weight must be above 0 somewhere, got only zeros: check the weights")
+    return weight
 
 
 def class_names(target: Values, given: Values, count: int) -> list[Any]:
@@ -410,21 +420,6 @@ def flattened(values: Any) -> Any:
         return values
     last = values.movedim(1, -1) if is_tensor(values) else np.moveaxis(values, 1, -1)
     return last.reshape(-1, values.shape[1])
-
-
-def _weight(sample_weight: Values, shape: tuple[int, ...]) -> Array:
-    weight = as_array("sample_weight", sample_weight).astype(np.float64)
-    weight = weight[:, 0] if weight.ndim == len(shape) + 1 and weight.shape[1] == 1 else weight
-    check_shape("sample_weight", weight, shape, "the samples")
-    if not (np.isfinite(weight) & (weight >= 0)).all():
-        raise ValueError("sample_weight must be finite and at least 0: check the weights")
-    return weight.ravel()
-
-
-def _positive(weight: Array) -> Array:
-    if len(weight) and not (weight > 0).any():
-        raise ValueError("sample_weight must be above 0 somewhere, got only zeros: check the weights")
-    return weight
 
 
 def _column_names(given: Values) -> list[Any] | None:

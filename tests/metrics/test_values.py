@@ -164,8 +164,6 @@ def test_class_wise_ece_and_nll_and_brier_of_classes() -> None:
     expected = reference.classwise_ece(p.tolist(), y.tolist(), 15, float)
     data = metrics.predictions(logits=logits, target=y)
     assert metrics.classwise_ece(data, bins=15) == pytest.approx(expected, rel=1e-9)
-    assert binned.classwise_errors(data, bins=15).shape == (5,)
-    assert binned.classwise_errors(data, bins=15).mean() == pytest.approx(expected, rel=1e-9)
     assert metrics.log_loss(logits=logits, target=y) == pytest.approx(-np.log(p[np.arange(200), y]).mean(), rel=1e-12)
     assert metrics.brier(logits=logits, target=y) == pytest.approx(((p - np.eye(5)[y]) ** 2).sum(1).mean(), rel=1e-12)
     same = {

@@ -8,7 +8,7 @@ batch are in :mod:`calibrant.metrics.streaming`, those of predictions beyond mem
 from calibrant.inputs import InputWarning
 from calibrant.metrics.binned import classwise_ece, debiased_l2, ece, ece_sweep, equal_mass_ece, mce
 from calibrant.metrics.change import calibration_change, calibration_over_time
-from calibrant.metrics.closed_form import calibration_line, ks_test, kuiper_test, spiegelhalter_test
+from calibrant.metrics.closed_form import calibration_line, closed_form_test
 from calibrant.metrics.cumulative import esd, ks_error
 from calibrant.metrics.decomposition import (
     brier_discrimination,
@@ -49,6 +49,7 @@ __all__ = [
     "calibration_over_time",
     "calibration_test",
     "classwise_ece",
+    "closed_form_test",
     "compare",
     "confidence_interval",
     "coverage",
@@ -65,8 +66,6 @@ __all__ = [
     "integrated_calibration_index",
     "judge",
     "ks_error",
-    "ks_test",
-    "kuiper_test",
     "log_loss",
     "mce",
     "mean_confidence",
@@ -77,7 +76,6 @@ __all__ = [
     "size_stratified_coverage",
     "skce",
     "smooth_ece",
-    "spiegelhalter_test",
 ]
 
 

@@ -464,22 +464,9 @@ def classwise_ece(
         0.15
     """
     checked = predictions(data, name="class-wise ECE", **given)
-    errors = classwise_errors(checked, bins=bins, convention=convention)
-    return float(np.nanmean(errors))
-
-
-def classwise_errors(given: Predictions, *, bins: int | None = None, convention: ConventionName = "paper") -> Array:
-    """ECE of each class against the rest, or of each label, ``(C,)``; NaN for a label that is ignored everywhere.
-
-    Args:
-        given: Checked predictions, of all classes.
-        bins: Number of bins; by default the convention's.
-        convention: As in :func:`calibrant.metrics.ece`.
-    """
-    gaps, totals = classwise_gaps(given, *convention_of(convention, bins))
-    errors: Array = np.full(len(totals), np.nan)
-    np.divide(np.abs(gaps).sum(1), totals, out=errors, where=totals > 0)
-    return errors
+    gaps, totals = classwise_gaps(checked, *convention_of(convention, bins))
+    known = totals > 0  # a label may be ignored everywhere
+    return float((np.abs(gaps).sum(1)[known] / totals[known]).mean())
 
 
 def classwise_gaps(given: Predictions, rule: Convention, bins: int) -> tuple[Array, Array]:

@@ -10,15 +10,15 @@ All take probabilities of an event, or confidences, and whether it came true; of
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import NamedTuple, Unpack
+from typing import Literal, NamedTuple, Unpack
 
 import numpy as np
 
 from calibrant import inputs
 from calibrant.frames import Array
 from calibrant.metrics.predictions import Confidence, Correct, Given, Predictions, predictions
-from calibrant.metrics.ties import Ties
 
+Statistic = Literal["spiegelhalter", "kolmogorov-smirnov", "kuiper"]
 # Terms of either series beyond which nothing changes in float64, on its own side of CROSSING.
 TERMS = 12
 CROSSING = 2.0
@@ -51,7 +51,7 @@ class HypothesisTest:
 
 
 @dataclass(frozen=True)
-class AnalyticTest(HypothesisTest):
+class ClosedFormTest(HypothesisTest):
     """Test of the hypothesis that the probabilities are calibrated, by the law of its statistic for many samples.
 
     Attributes:
@@ -68,90 +68,69 @@ class AnalyticTest(HypothesisTest):
         return f"{self.name} {self.statistic:z.2f}, {p_value(self.p_value)}"
 
 
-def spiegelhalter_test(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> AnalyticTest:
-    r"""Spiegelhalter's test: is the Brier score what the probabilities themselves promise?
+def closed_form_test(
+    confidence: Confidence = None,
+    correct: Correct = None,
+    *,
+    statistic: Statistic = "kuiper",
+    **given: Unpack[Given],
+) -> ClosedFormTest:
+    r"""Test calibration by a statistic whose null distribution has a closed form.
 
-    .. math:: Z = \frac{\sum_i (c_i - z_i)(1 - 2 z_i)}{\sqrt{\sum_i (1 - 2 z_i)^2 z_i (1 - z_i)}}
+    With residuals :math:`r_i = c_i - z_i` and variances :math:`v_i = z_i (1 - z_i)`,
 
-    is nearly standard normal for calibrated probabilities. Above 0 they are too extreme, below 0 too moderate. It does
-    not see an error that is the same on both sides of one half, and nothing at one half itself.
+    .. math::
+        \text{Spiegelhalter: } & \sum_i r_i (1 - 2 z_i) \Big/ \sqrt{\sum_i (1 - 2 z_i)^2 v_i} \\
+        \text{Kolmogorov-Smirnov: } & \max_t \Big| \sum_{i:\, z_i \le t} r_i \Big| \Big/ \sqrt{\sum_i v_i} \\
+        \text{Kuiper: } & \max_{s < t} \Big| \sum_{i:\, s < z_i \le t} r_i \Big| \Big/ \sqrt{\sum_i v_i}
+
+    Spiegelhalter's compares the Brier score with what the probabilities promise, and is standard normal; above 0 they
+    are too extreme, below 0 too moderate. It does not see an error that is the same on both sides of one half. The
+    other two are the KS error, scaled, and the largest sum of residuals over any range of probabilities, which sees
+    errors that change their sign better; they have the laws of the largest distance from 0 and of the range of Brownian
+    motion. With few expected events, or few distinct probabilities, these laws make a test reject less often than it
+    should; :func:`calibrant.metrics.calibration_test` is exact there.
+
+    Args:
+        confidence: Probability of the event, or confidence in the prediction, ``(N,)``.
+        correct: 1 or True where it came true, ``(N,)``.
+        statistic: ``"spiegelhalter"``, ``"kolmogorov-smirnov"`` or ``"kuiper"``.
+        **given: ``logits=`` or ``probabilities=`` with ``target=``: the top label is tested.
 
     References:
         Spiegelhalter, "Probabilistic prediction in patient management and clinical trials", Statistics in Medicine
-        1986.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> print(metrics.spiegelhalter_test([0.9, 0.8, 0.7, 0.9, 0.8, 0.9], [0, 1, 0, 1, 0, 0]))
-        Spiegelhalter's z 3.53, p < 0.001
-    """
-    data = predictions(confidence, correct, name="Spiegelhalter's test", **given)
-    z, samples, right = data.ties
-    slope = 1 - 2 * z
-    total = float(((right - samples * z) * slope).sum())
-    spread = math.sqrt(float((samples * slope**2 * z * (1 - z)).sum()))
-    value = _in_deviations(total, spread)
-    return AnalyticTest("Spiegelhalter's z", value, 2 * upper_tail(abs(value)))
-
-
-def ks_test(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> AnalyticTest:
-    r"""Kolmogorov-Smirnov test: the largest cumulative residual, in standard deviations of their sum.
-
-    .. math:: D = \max_t \Big| \sum_{i:\, z_i \le t} (c_i - z_i) \Big| \Big/ \sqrt{\sum_i z_i (1 - z_i)}
-
-    It is the KS error, scaled so that for calibrated probabilities it has the law of the largest distance of Brownian
-    motion from 0. With few expected events, or few distinct probabilities, that law makes the test reject less often
-    than it should; :func:`calibration_test` with ``metric="ks_error"`` is exact there.
-
-    References:
-        Arrieta-Ibarra, Gujral, Tannen, Tygert, Xu, "Metrics of calibration for probabilistic predictions", JMLR 2022.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> print(metrics.ks_test([0.9, 0.8, 0.7, 0.9, 0.8, 0.9], [0, 1, 0, 1, 0, 0]))
-        Kolmogorov-Smirnov 3.35, p = 0.002
-    """
-    data = predictions(confidence, correct, name="the Kolmogorov-Smirnov test", **given)
-    path, spread = _path(data.ties)
-    value = _in_deviations(float(np.abs(path).max()), spread)
-    return AnalyticTest("Kolmogorov-Smirnov", value, exceeds_distance(value))
-
-
-def kuiper_test(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> AnalyticTest:
-    r"""Kuiper's test: the largest sum of residuals over any range of probabilities, in standard deviations.
-
-    .. math:: \max_{s < t} \Big| \sum_{i:\, s < z_i \le t} (c_i - z_i) \Big| \Big/ \sqrt{\sum_i z_i (1 - z_i)}
-
-    For calibrated probabilities it has the law of the range of Brownian motion. It sees errors that change their sign
-    better than :func:`ks_test`; the caveat there holds here too.
-
-    References:
-        Kuiper, "Tests concerning random points on a circle", 1960; Arrieta-Ibarra, Gujral, Tannen, Tygert, Xu,
+        1986; Kuiper, "Tests concerning random points on a circle", 1960; Arrieta-Ibarra, Gujral, Tannen, Tygert, Xu,
         "Metrics of calibration for probabilistic predictions", JMLR 2022; Feller, "The asymptotic distribution of the
         range of sums of independent random variables", Annals of Mathematical Statistics 1951.
 
     Example:
         >>> from calibrant import metrics
-        >>> print(metrics.kuiper_test([0.9, 0.8, 0.7, 0.9, 0.8, 0.9], [0, 1, 0, 1, 0, 0]))
-        Kuiper 3.35, p = 0.003
+        >>> for statistic in ("spiegelhalter", "kolmogorov-smirnov", "kuiper"):
+        ...     print(metrics.closed_form_test([0.9, 0.8, 0.7, 0.9, 0.8], [0, 1, 0, 1, 0], statistic=statistic))
+        Spiegelhalter's z 2.49, p = 0.013
+        Kolmogorov-Smirnov 2.49, p = 0.025
+        Kuiper 2.49, p = 0.051
     """
-    data = predictions(confidence, correct, name="Kuiper's test", **given)
-    path, spread = _path(data.ties)
-    value = _in_deviations(float(np.ptp(path)), spread)
-    return AnalyticTest("Kuiper", value, exceeds_range(value))
+    inputs.check_choice("statistic", statistic, ("spiegelhalter", "kolmogorov-smirnov", "kuiper"))
+    data = predictions(confidence, correct, name="a closed-form test", **given)
+    z, samples, right = data.ties
+    residual, variance = right - samples * z, samples * z * (1 - z)
+    if statistic == "spiegelhalter":
+        slope = 1 - 2 * z
+        value = _in_deviations(float((residual * slope).sum()), float((slope**2 * variance).sum()))
+        return ClosedFormTest("Spiegelhalter's z", value, 2 * upper_tail(abs(value)))
+    path = np.append(0.0, residual.cumsum())
+    if statistic == "kuiper":
+        value = _in_deviations(float(np.ptp(path)), float(variance.sum()))
+        return ClosedFormTest("Kuiper", value, exceeds_range(value))
+    value = _in_deviations(float(np.abs(path).max()), float(variance.sum()))
+    return ClosedFormTest("Kolmogorov-Smirnov", value, exceeds_distance(value))
 
 
-def _path(ties: Ties) -> tuple[Array, float]:
-    """Cumulative residuals, from 0, and their standard deviation at the end."""
-    z, samples, right = ties
-    path = np.append(0.0, (right - samples * z).cumsum())
-    return path, math.sqrt(float((samples * z * (1 - z)).sum()))
-
-
-def _in_deviations(total: float, spread: float) -> float:
+def _in_deviations(total: float, variance: float) -> float:
     """A sum in its standard deviations; infinite if probabilities of 0 and 1 alone are wrong."""
-    if spread > 0:
-        return total / spread
+    if variance > 0:
+        return total / math.sqrt(variance)
     return math.copysign(math.inf, total) if total else 0.0
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from calibrant import inputs
 from calibrant.frames import Array
 from calibrant.metrics.binned import ConventionName
-from calibrant.metrics.closed_form import HypothesisTest, kuiper_test, p_value
+from calibrant.metrics.closed_form import HypothesisTest, closed_form_test, p_value
 from calibrant.metrics.cumulative import esd_rows
 from calibrant.metrics.predictions import (
     ROWS,
@@ -179,8 +179,8 @@ def judge(
 
     - once 20 draws are as bad as the data: the p-value is 20 over the number of draws (Besag and Clifford), which is
       valid;
-    - after 100 draws if :func:`kuiper_test` finds a p-value below 1e-9 with ten expected events or more, which is then
-      used.
+    - after 100 draws if Kuiper's :func:`closed_form_test` has a p-value below 1e-9 with ten expected events or more;
+      it is then used.
 
     Args:
         given: Checked predictions, of 3 samples or more.
@@ -252,8 +252,8 @@ def sequential_test(pairs: Predictions, draws: int, seed: int) -> CalibrationTes
     value = esd_rows(ties)
     observed = float(value(observed_residuals(ties))[0])
     events = float((ties.samples * ties.confidence * (1 - ties.confidence)).sum())
-    analytic = kuiper_test(pairs).p_value if events >= EVENTS else 1.0
-    if analytic < BEYOND_DOUBT:
+    kuiper = closed_form_test(pairs).p_value if events >= EVENTS else 1.0
+    if kuiper < BEYOND_DOUBT:
         draws = min(draws, LEAST_DRAWS)
     drawn: list[Array] = []
     worse = made = 0
@@ -270,7 +270,7 @@ def sequential_test(pairs: Predictions, draws: int, seed: int) -> CalibrationTes
     null = np.concatenate(drawn)[:made]
     p_value = ENOUGH / made if worse >= ENOUGH else (1 + worse) / (1 + made)
     test = CalibrationTest("esd", observed, p_value, made, float(null.mean()), float(np.quantile(null, 0.95)))
-    return replace(test, p_value=analytic) if analytic < BEYOND_DOUBT and worse == 0 else test
+    return replace(test, p_value=kuiper) if kuiper < BEYOND_DOUBT and worse == 0 else test
 
 
 def asked_metric(metric: Chosen, draws: int, seed: int, bins: int | None, convention: ConventionName) -> Metric:
@@ -347,7 +347,9 @@ def _unweighted(given: Predictions, generator: np.random.Generator) -> Predictio
     if weight is None:
         return given
     whole = np.floor(weight)
-    return given.repeated(whole + (generator.random(len(weight)) < weight - whole))
+    if (whole < weight).any():
+        whole += generator.random(len(weight)) < weight - whole
+    return given.repeated(whole)
 
 
 def _drawn(given: Predictions, generator: np.random.Generator) -> Predictions:
