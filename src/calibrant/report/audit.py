@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from calibrant import metrics
 from calibrant.files import naming, notices_of_start
-from calibrant.layout import Columns
+from calibrant.files.layout import Columns
 from calibrant.metrics.binned import CONVENTIONS, ConventionName
 from calibrant.metrics.change import Change, TimeCalibration
 from calibrant.metrics.closed_form import CalibrationLine, ClosedFormTest
