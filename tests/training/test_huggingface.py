@@ -1,7 +1,6 @@
 """Trainer's own NLL, plus the weighted objective of calibration batches that are made as it makes training batches."""
 
 import os
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from calibrant import ESDLoss, MMCELoss
 from calibrant.posthoc import TemperatureScaling
 from calibrant.training.interleave import random_state
-from tests.ranks import on_two_ranks
+from tests.ranks import free_port, on_two_ranks
 
 transformers = pytest.importorskip("transformers", reason="needs the extra 'hf'")
 datasets = pytest.importorskip("datasets", reason="needs the extra 'hf'")
@@ -275,9 +274,7 @@ def train_on_the_whole_sets(rank: int, ranks: int, port: int, folder: Path) -> N
 
 @pytest.mark.slow  # test_calibrated_loss_ranks.py is the quick one: the loss itself on two ranks
 def test_two_processes_equal_one(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     train_on_the_whole_sets(0, 1, port, tmp_path)
     on_two_ranks(train_on_the_whole_sets, 2, port, tmp_path)
     one, two = (torch.load(tmp_path / f"{ranks}.pt", weights_only=True) for ranks in (1, 2))

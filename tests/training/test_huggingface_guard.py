@@ -2,7 +2,6 @@
 
 import math
 import os
-import socket
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +17,7 @@ from torch.utils.data import Dataset
 import calibrant as cal
 from calibrant.losses.checks import Classification
 from calibrant.training.guard import Guard, Scores
-from tests.ranks import on_two_ranks
+from tests.ranks import free_port, on_two_ranks
 from tests.training.batches import Batch
 
 pytest.importorskip("transformers", reason="needs the extra 'hf'")
@@ -259,9 +258,7 @@ def train_on_two_ranks(folder: Path, method: str) -> dict[str, Any]:
 
 @pytest.mark.slow  # test_calibrated_loss_ranks.py is the quick one: the loss itself on two ranks
 def test_two_ranks_have_the_same_temperature_and_the_same_weights(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     on_two_ranks(on_a_rank, port, tmp_path)
     for method in ("temperature", "head"):
         one, two = (torch.load(tmp_path / f"{method}-{rank}.pt", weights_only=True) for rank in range(2))

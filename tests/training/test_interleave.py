@@ -2,7 +2,6 @@
 
 import io
 import random
-import socket
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -32,7 +31,7 @@ from calibrant.training.interleave import (
     require_parts_for_ranks,
     set_random_state,
 )
-from tests.ranks import on_two_ranks
+from tests.ranks import free_port, on_two_ranks
 
 Drawn = list[tuple[list[int], list[int] | None]]
 
@@ -278,9 +277,7 @@ def interleave_on_a_rank(rank: int, port: int) -> None:
 
 @pytest.mark.slow
 def test_interleave_refuses_them_where_there_are_several_processes() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     on_two_ranks(interleave_on_a_rank, port)
     assert len(interleave(plain(), plain())) == 2  # one process
 
