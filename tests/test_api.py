@@ -19,8 +19,8 @@ def listed() -> dict[str, set[str]]:
     """Names on the page by module; dotted ones are types of results, which nobody imports."""
     found: dict[str, set[str]] = defaultdict(set)
     module = ""
-    for directive, name in re.findall(r"^\.\. (currentmodule|auto\w+):: (\S+)$", PAGE.read_text(), re.MULTILINE):
-        if directive == "currentmodule":
+    for directive, name in re.findall(r"^\.\. (module|auto\w+):: (\S+)$", PAGE.read_text(), re.MULTILINE):
+        if directive == "module":
             module = name
         elif "." not in name:
             found[module].add(name)

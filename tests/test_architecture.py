@@ -49,6 +49,8 @@ ALLOWED: dict[str, dict[str, str]] = {
         "methods": "plugins settings",
         "recipes": "data models plugins settings",
         "scores": "plugins",
+        "search": "search_figure",
+        "search_figure": "search",
         "score_table": "scores",
         "training": "data models plugins scores settings",
         "trials": "data methods models plugins recipes scores settings score_table training",

@@ -14,7 +14,7 @@ from calibrant.cli import SUMMARIES, app, main
 
 COMMANDS = (
     "evaluate", "recalibrate", "apply", "demo", "recipes", "train", "reproduce", "report", "runs list", "runs show",
-    "runs prune", "runs export", "runs convert",
+    "runs prune", "runs export",
 )  # fmt: skip
 
 
@@ -60,7 +60,7 @@ def test_the_list_of_commands_describes_all_and_imports_no_laboratory() -> None:
 def test_without_extras_every_command_and_option_names_the_one_it_needs(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text("confidence,correct\n0.9,1\n0.5,0\n0.7,1\n0.6,1\n")
     lab = ["demo", "recipes", "recipes digits", "train --recipe digits", "reproduce table1", "report runs"]
-    lab += ["runs list", "runs show a", "runs prune", "runs export a.json", "runs convert a"]
+    lab += ["runs list", "runs show a", "runs prune", "runs export a.json"]
     needed = dict.fromkeys(lab, "pip install 'calibrant[lab]'") | {
         "evaluate p.csv --report r.html": "pip install 'calibrant[report]'",
         "evaluate p.csv --engine spark": 'pip install "calibrant[spark]"',
@@ -137,7 +137,6 @@ def test_the_help_of_a_command_explains_every_option(name: str, capsys: pytest.C
         ("runs list --runs none", "none: is not a folder"),
         ("runs show --runs none", "trial"),
         ("runs prune --fail", "--fail"),
-        ("runs convert none", "none"),
         ("runs remove", "remove"),
         ("evaluat", "evaluat"),
     ],

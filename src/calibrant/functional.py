@@ -6,3 +6,7 @@ from calibrant.losses.esd import esd
 from calibrant.losses.mmce import mmce, mmce_weighted
 
 __all__ = ["dca", "ece", "esd", "mmce", "mmce_weighted", "soft_binned_ece"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -246,19 +246,6 @@ def export(out: Path, *, folder: Runs = Path("runs"), predictions: Flag = False)
     export(store, out, predictions=predictions)
 
 
-@runs.command
-def convert(path: Path) -> None:
-    """Convert trials written by Calibrant 0.1, in place.
-
-    Args:
-        path: Folder of trials, or a file written by calibrant runs export.
-    """
-    _require_packages()
-    from calibrant_lab.trials.convert import convert
-
-    convert(path, Console())
-
-
 def report(folder: Annotated[Path, Parameter(name="runs")] = Path("runs"), *, out: Path = Path("report.html")) -> None:
     """Write an HTML page about a folder of trials: tables, figures, every trial, failures.
 

@@ -1,6 +1,5 @@
 """Every kind of data as a recipe of one's own: each trains one trial."""
 
-import ast
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-import calibrant_lab
 from calibrant_lab import (
     Data,
     Pairs,
@@ -23,8 +21,8 @@ from calibrant_lab import (
 from calibrant_lab.recipes import RECIPES
 from calibrant_lab.trials.configuration import configure
 from calibrant_lab.trials.fit import first_network
-from calibrant_lab.trials.run import run_trial
 from calibrant_lab.trials.store import Store, Trial
+from tests.lab.training import trained
 
 Patch = pytest.MonkeyPatch
 SHORT: dict[str, Any] = {"epochs": 1, "batch_size": 16, "validation_fraction": 0.2, "calibration_fraction": 0.3}
@@ -35,10 +33,7 @@ ROWS, LABELS = GENERATOR.normal(size=(80, 4)), np.arange(80) % 3
 def train_one(recipe: Recipe, tmp_path: Path, monkeypatch: Patch, folder: Path | None = None, **settings: Any) -> Trial:
     """Train one trial of a recipe that stands in the test instead of a file."""
     monkeypatch.setitem(RECIPES, "mine", recipe)
-    configuration = configure("mine", "esd", settings=settings)
-    store = Store(tmp_path / "runs")
-    assert run_trial(store, configuration, folder, "cpu", raises=True) == "done"
-    trial = store.trial(configuration)
+    trial = trained(Store(tmp_path / "runs"), configure("mine", "esd", settings=settings), folder, raises=True)
     assert 0 <= trial.result().test["accuracy"] <= 1
     return trial
 
@@ -176,16 +171,3 @@ def test_defaults_of_a_recipe_keep_the_bounds_and_descriptions_of_the_settings()
     for name, value in (("epochs", 0), ("width", "wide")):
         with pytest.raises(ValueError, match=name):
             kind.checked({name: value})
-
-
-PACKAGE = Path(calibrant_lab.__file__).parent
-# Besides a recipe's own file: the list of built-in ones, and the published numbers.
-MAY_NAME_RECIPES = ("recipes/__init__.py", "paper/published.py")
-
-
-def test_no_other_file_has_the_name_of_a_recipe() -> None:
-    named = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        constants = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
-        named += [str(path.relative_to(PACKAGE))] if constants & set(RECIPES) else []
-    assert set(named) <= set(MAY_NAME_RECIPES), "a Literal, a match or a comparison with the name of a recipe"

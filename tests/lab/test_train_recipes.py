@@ -9,10 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from calibrant_lab.trials.configuration import Configuration, configure
-from calibrant_lab.trials.run import run_trial
-from calibrant_lab.trials.store import Store, Trial
-from calibrant_lab.trials.watching import KeepLast
+from calibrant_lab.trials.configuration import configure
+from calibrant_lab.trials.store import CHECKPOINT, Store
+from tests.lab.training import killed_at, trained
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -55,35 +54,21 @@ def picture_folder(folder: Path) -> dict[str, Any]:
 MADE = {"snli": text_folder, "imagenet100": picture_folder}
 
 
-def trained(configuration: Configuration, data: Path, runs: Path) -> Trial:
-    assert run_trial(Store(runs), configuration, data, "cpu", raises=True) == "done"
-    return Store(runs).trial(configuration)
-
-
-class StoppedError(Exception):
-    pass
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("recipe", "more"), [("snli", {}), ("imagenet100", {}), ("imagenet100", {"workers": 2})])
+@pytest.mark.parametrize(
+    ("recipe", "more", "step"), [("snli", {}, 4), ("imagenet100", {}, 3), ("imagenet100", {"workers": 2}, 3)]
+)
 def test_a_recipe_trains_and_goes_on_after_an_interruption(
-    recipe: str, more: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: str, more: dict[str, int], step: int, tmp_path: Path
 ) -> None:
     settings = MADE[recipe](tmp_path / "data") | {"epochs": 2, "calibration_fraction": 0.3} | more
     configuration = configure(recipe, "esd", settings=settings)
-    whole = trained(configuration, tmp_path / "data", tmp_path / "whole")
+    whole = trained(Store(tmp_path / "whole"), configuration, tmp_path / "data")
     assert 0 <= whole.result().test["accuracy"] <= 1
 
-    def stop(self: KeepLast, trainer: Any, *_: object) -> None:
-        self.save(trainer)
-        if trainer.global_step == 2:
-            raise StoppedError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(KeepLast, "on_train_batch_end", stop)
-        with pytest.raises(StoppedError):
-            trained(configuration, tmp_path / "data", tmp_path / "runs")
-    resumed = trained(configuration, tmp_path / "data", tmp_path / "runs")
+    store = Store(tmp_path / "runs")
+    assert (killed_at(step, store, configuration, tmp_path / "data").folder / CHECKPOINT).exists()
+    resumed = trained(store, configuration, tmp_path / "data")
     for name in ("history.json", "data.json", "model.pt"):
         assert (resumed.folder / name).read_bytes() == (whole.folder / name).read_bytes()
     assert resumed.result().test == whole.result().test
@@ -96,6 +81,6 @@ def test_a_list_of_classes_is_used_and_its_content_is_part_of_the_identity(tmp_p
         (tmp_path / "classes.txt").write_text(names)
         configuration = configure("imagenet100", settings=settings)
         identities.append(configuration.identity)
-    trial = trained(configuration, tmp_path / "data", tmp_path / "runs")
+    trial = trained(Store(tmp_path / "runs"), configuration, tmp_path / "data")
     assert torch.load(trial.folder / "model.pt", weights_only=True)["fc.bias"].shape == (2,)
     assert identities[0] != identities[1]

@@ -7,7 +7,7 @@ import calibrant
 import calibrant_lab
 
 PACKAGE, LAB = Path(calibrant.__file__).parent, Path(calibrant_lab.__file__).parent
-HOMES = {"torch_private.py", "lightning_private.py"}
+HOMES = {"torch_private.py"}
 # Objects whose private names are our own, or part of a documented protocol.
 OWN = {"self", "super()", "cls", "loaded"}
 PROTOCOL = {"_replace", "_asdict", "_exit", "_getframe", "_apply", "_load_from_state_dict", "_repr_html_", "_fields"}
@@ -31,4 +31,3 @@ def test_private_names_stay_in_their_file() -> None:
 
 def test_the_search_finds_them() -> None:
     assert {"_BatchNorm", "_assert_async"} <= private_names(PACKAGE / "torch_private.py")
-    assert {"_data_fetcher"} <= private_names(LAB / "trials" / "lightning_private.py")

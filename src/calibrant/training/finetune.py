@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calibrant import inputs
-from calibrant.posthoc.samples import Samples
+from calibrant.posthoc.cross_validation import Samples
 from calibrant.posthoc.solvers import Correction, Penalty, fit_affine
 from calibrant.posthoc.temperature import best_temperature, standard_error, temperature_or_one
 from calibrant.training.forward import batches_for, evaluating, flattened, logits_of

@@ -155,8 +155,6 @@ def configure(
 
 def from_dict(found: Mapping[str, Any]) -> Configuration:
     """Inverse of :meth:`Configuration.to_dict`."""
-    if "objective" in found:
-        raise ValueError("is from Calibrant 0.1: convert its folder with calibrant runs convert")
     return configure(
         found["recipe"], found["method"], options=found.get("options"), settings=found.get("settings"),
         seed=found.get("seed", 0), files=found.get("files"),
@@ -184,7 +182,7 @@ def read_configuration(path: Path) -> Configuration:
         found = {"method": "nll", "options": {}, "settings": {}, "seed": 0} | read_settings(path)
         known = ("recipe", "method", "seed", "options", "settings", "files")
         unknown = next((name for name in found if name not in known), None)
-        if unknown is not None and "objective" not in found:
+        if unknown is not None:
             raise ValueError(f"{no_such_setting(unknown, known)}; settings of the recipe belong under [settings]")
         if not isinstance(found.get("recipe"), str):
             raise ValueError("must name a recipe")

@@ -20,12 +20,13 @@ from calibrant.torch_private import BatchNorm
 from calibrant.training import CalibrationWarning, interleave
 from calibrant.training.forward import evaluating, logits_of, minimum_samples
 from calibrant.training.interleave import InterleavedLoader, kept_random_state, seed_all
+from calibrant.training.lightning import InterleavedModule
 from calibrant_lab import plugins
 from calibrant_lab.data.samples import Data
 from calibrant_lab.scores import Predicted
 from calibrant_lab.trials.configuration import Configuration
-from calibrant_lab.trials.recorded import RecordedModule, WholeCheckpointIO
 from calibrant_lab.trials.split import Loaders, make_loaders
+from calibrant_lab.trials.watching import WholeCheckpointIO
 
 
 class Prepared(NamedTuple):
@@ -34,7 +35,7 @@ class Prepared(NamedTuple):
     configuration: Configuration
     loaders: Loaders
     batches: InterleavedLoader
-    classifier: RecordedModule
+    classifier: InterleavedModule
 
 
 class Trained(NamedTuple):
@@ -59,7 +60,7 @@ def prepare(configuration: Configuration, folder: Path | None = None) -> Prepare
         raise ValueError(f"{plugins.short(configuration.recipe)}: {error}") from error
     fewest = minimum_samples(objective)
     loaders = make_loaders(configuration, data, minimum_samples=fewest)
-    classifier = RecordedModule(
+    classifier = InterleavedModule(
         first_network(configuration, data), objective, 1.0 if weight is None else weight, method=method.training,
         loss=loss,
         optimizer=lambda parameters: torch.optim.AdamW(
@@ -126,7 +127,7 @@ class _UpdateLoss(Callback):
     This happens at the first batch: a resumed run may start after the end of the previous epoch.
     """
 
-    def __init__(self, classifier: RecordedModule, validation: Iterable[Any]) -> None:
+    def __init__(self, classifier: InterleavedModule, validation: Iterable[Any]) -> None:
         self.classifier = classifier
         self.validation = validation
 

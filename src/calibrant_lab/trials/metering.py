@@ -15,10 +15,10 @@ from lightning.pytorch.callbacks import Callback
 
 from calibrant.files import FileError, write_json
 from calibrant.training.interleave import kept_random_state
+from calibrant.training.lightning import InterleavedModule
 from calibrant_lab.scores import Predicted, score
 from calibrant_lab.trials.fit import Prepared, Trained, predict
-from calibrant_lab.trials.recorded import RecordedModule
-from calibrant_lab.trials.store import Cost, Progress, with_current_names
+from calibrant_lab.trials.store import Cost, Progress
 
 SECONDS_BETWEEN_SIGNS = 5.0
 ALL_SCORED = 20  # epochs at the start that the test set is scored after, each
@@ -76,8 +76,8 @@ class Meter(Callback):
         """Continue counting from a checkpoint."""
         self._before = state_dict["elapsed"]
         self._images = state_dict["images"]
-        self._scores = {epoch: with_current_names(scores) for epoch, scores in state_dict["scores"].items()}
-        self._peak_memory = state_dict.get("peak_memory", 0)
+        self._scores = state_dict["scores"]
+        self._peak_memory = state_dict["peak_memory"]
 
     def cost(self) -> Cost:
         """Cost of the finished run."""
@@ -100,7 +100,7 @@ class Meter(Callback):
         (seconds, processor), now = self._before, _clocks()
         return seconds + now[0] - self._began[0], processor + now[1] - self._began[1]
 
-    def _score(self, epoch: int, module: RecordedModule) -> None:
+    def _score(self, epoch: int, module: InterleavedModule) -> None:
         """Score the test set without counting the time; restores the random state."""
         elapsed = self._elapsed()
         with kept_random_state():

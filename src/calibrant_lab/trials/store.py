@@ -8,7 +8,7 @@ import errno
 import math
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
@@ -193,7 +193,7 @@ class Trial:
     def history(self) -> list[dict[str, float]]:
         """Scores of every epoch: ``train_...``, ``validation_...`` and ``test_...``."""
         with _explained(self.folder / HISTORY) as found:
-            return [_numbers(with_current_names(row)) for row in found]
+            return [_numbers(row) for row in found]
 
     def warnings(self) -> dict[str, str]:
         """Warnings of the guard over training, by kind."""
@@ -362,16 +362,6 @@ def _explained(path: Path) -> Iterator[Any]:
         raise FileError(
             path, f"is not a valid file of a trial ({reason}): delete its folder, then run the same command again"
         ) from error
-
-
-def with_current_names(scores: Mapping[str, float]) -> dict[str, float]:
-    """Return scores under their current names; histories and checkpoints of earlier versions have a slash in them.
-
-    Example:
-        >>> with_current_names({"epoch": 0, "validation/ece": 0.1, "test_ece": 0.2})
-        {'epoch': 0, 'validation_ece': 0.1, 'test_ece': 0.2}
-    """
-    return {name.replace("/", "_", 1): value for name, value in scores.items()}
 
 
 def _numbers(found: dict[str, Any]) -> dict[str, float]:

@@ -4,17 +4,18 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning import Trainer
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Callback, Checkpoint
 from rich.progress import Progress, TaskID
 
-SECONDS_BETWEEN_STEPS = 60.0  # that are saved within an epoch
 # Less than this is lost when a run is interrupted; short epochs would take longer to save than to train again.
 SECONDS_BETWEEN_EPOCHS = 1.0
 
 
 class KeepLast(Checkpoint):
-    """Keep the last checkpoint: saved after the last epoch and others, and every minute within long epochs.
+    """Keep the last checkpoint, saved at the ends of epochs.
 
     An epoch that ends within a second of the last checkpoint is not saved, unless it is the last. Resuming from a
     checkpoint does not change the result.
@@ -28,21 +29,32 @@ class KeepLast(Checkpoint):
         """Start the timer here, after the data were read."""
         self._saved = time.monotonic()
 
-    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Save if a minute has passed."""
-        if time.monotonic() - self._saved >= SECONDS_BETWEEN_STEPS:
-            self.save(trainer)
-
     def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
         """Save if a second has passed, or training ends here."""
         last = trainer.current_epoch + 1 == trainer.max_epochs or trainer.global_step == trainer.max_steps
         if last or trainer.should_stop or time.monotonic() - self._saved >= SECONDS_BETWEEN_EPOCHS:
-            self.save(trainer)
+            trainer.save_checkpoint(self.path)
+            self._saved = time.monotonic()
 
-    def save(self, trainer: Trainer) -> None:
-        """Save the checkpoint."""
-        trainer.save_checkpoint(self.path)
-        self._saved = time.monotonic()
+
+class WholeCheckpointIO(TorchCheckpointIO):
+    """Write a checkpoint to a file beside it and rename that: a killed run leaves the previous checkpoint intact.
+
+    Lightning itself writes to the folder of temporary files and moves the result, which across file systems is a copy.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:  # noqa: ARG002
+        """Save a checkpoint under ``path``."""
+        final = Path(path).absolute()
+        final.parent.mkdir(parents=True, exist_ok=True)
+        # One temporary name per checkpoint, so that leftovers of a killed run are overwritten.
+        partial = final.with_name(f"{final.name}.partial")
+        try:
+            with partial.open("wb") as file:  # torch's own writer does not report a full disk
+                torch.save(checkpoint, file)
+            partial.replace(final)
+        finally:
+            partial.unlink(missing_ok=True)
 
 
 class Bar(Callback):

@@ -23,11 +23,6 @@ SWEEP = Sweep(
 TRIALS = 8  # two of NLL, two on the reduced split, two weights, another bandwidth, and the other seed
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "runs")
-
-
 class Asked:
     """An estimate that was made up, and the trials it was asked for."""
 

@@ -11,9 +11,8 @@ import pytest
 from calibrant.files import FileError
 from calibrant_lab.plugins import UnknownNameError
 from calibrant_lab.recipes import RECIPES
-from calibrant_lab.settings import Settings
 from calibrant_lab.trials.configuration import Configuration, configure, label, read_configuration, read_settings
-from tests.lab.stores import of
+from tests.lab.stores import of, own_recipe
 
 
 def test_the_papers_settings_are_the_defaults() -> None:
@@ -29,12 +28,6 @@ def test_the_papers_settings_are_the_defaults() -> None:
     text = [found[name] for name in ("snli", "anli")]
     assert [(c.model, c.max_length) for c in text] == [("bert-base-uncased", 158), ("roberta-base", 128)]
     assert {(c.epochs, c.batch_size, c.learning_rate, c.weight_decay) for c in text} == {(15, 512, 1e-5, 1e-2)}
-
-
-def test_every_recipe_has_the_common_settings_and_describes_its_own() -> None:
-    for recipe in RECIPES.values():
-        assert issubclass(recipe.settings, Settings)
-        assert all(field.description for field in recipe.settings.model_fields.values())
 
 
 def test_a_change_goes_where_it_belongs() -> None:
@@ -158,31 +151,15 @@ def test_a_file_counts_by_its_content(setting: str, weights: dict[str, str]) -> 
         configure("imagenet100", settings={setting: str(Path(weights["a"]).with_name("none.pt"))})
 
 
-RECIPE = """
-from torch import nn
-import torch
-from calibrant_lab import Data, Recipe
-x, y = torch.arange(80.0)[:, None], torch.arange(80) % 2
-mine = Recipe(load=lambda: Data((x[:60], y[:60]), (x[60:], y[60:])), build=lambda: nn.Linear(1, 2), epochs=3, width=4)
-"""
-
-
-@pytest.fixture
-def mine(tmp_path: Path) -> str:
-    (tmp_path / "mine.py").write_text(RECIPE)
-    return f"{tmp_path / 'mine.py'}:mine"
-
-
 def test_a_recipe_from_outside_is_the_same_trial_wherever_its_file_is(
-    mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "mine.py").write_text(RECIPE)
-    here, there = configure(mine), configure(f"{tmp_path / 'elsewhere' / 'mine.py'}:mine")
+    mine = own_recipe(tmp_path)
+    here, there = configure(mine), configure(own_recipe(tmp_path / "elsewhere"))
     assert here == there
     assert here.identity == there.identity
-    assert here.replaced({"width": 5}) != here
-    assert label(here.replaced({"width": 5})) == "NLL width 5"
+    assert here.replaced({"noise": 5}) != here
+    assert label(here.replaced({"noise": 5})) == "NLL noise 5"
     monkeypatch.chdir(tmp_path)
     found = configure("./mine.py:mine")
     monkeypatch.chdir("/")
@@ -190,10 +167,10 @@ def test_a_recipe_from_outside_is_the_same_trial_wherever_its_file_is(
     assert found.of_recipe is here.of_recipe
 
 
-def test_a_configuration_reaches_another_process_unchanged(mine: str, weights: dict[str, str]) -> None:
+def test_a_configuration_reaches_another_process_unchanged(tmp_path: Path, weights: dict[str, str]) -> None:
     found = configure("mnist", "esd", settings={"initial_weights": weights["a"]})
     Path(weights["a"]).unlink()  # its digest goes with it
-    for one in (found, configure(mine, seed=5)):
+    for one in (found, configure(own_recipe(tmp_path), seed=5)):
         copy: Configuration = pickle.loads(pickle.dumps(one))  # noqa: S301
         assert copy == one
         assert copy.to_dict() == one.to_dict()

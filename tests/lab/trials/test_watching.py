@@ -1,13 +1,14 @@
-"""Checkpoints are saved where they are worth their time."""
+"""Checkpoints are saved where they are worth their time, whole or not at all."""
 
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import IO, Any
 
 import pytest
+import torch
 
-from calibrant_lab.trials.watching import KeepLast
+from calibrant_lab.trials.watching import KeepLast, WholeCheckpointIO
 
 
 @pytest.mark.parametrize(
@@ -33,3 +34,20 @@ def test_short_epochs_are_saved_once_a_second_and_the_last_one_always(
         trainer.current_epoch, trainer.global_step = epoch, 10 * (epoch + 1)
         keep.on_train_epoch_end(trainer)
     assert found == saved
+
+
+def test_a_failure_while_writing_leaves_the_previous_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, io = tmp_path / "last.ckpt", WholeCheckpointIO()
+    io.save_checkpoint({"step": 1}, path)
+
+    def half(_: object, to: IO[bytes]) -> None:
+        to.write(b"half")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(torch, "save", half)
+    with pytest.raises(OSError, match="no space"):
+        io.save_checkpoint({"step": 2}, path)
+    assert io.load_checkpoint(path, weights_only=True) == {"step": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
