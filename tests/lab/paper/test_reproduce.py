@@ -147,20 +147,6 @@ def test_a_search_with_more_seeds_uses_the_trials_that_exist(runs: Path, capsys:
     assert "8 trials, 7 done, 1 to do." in listed(capsys)
 
 
-@pytest.mark.slow
-def test_a_search_with_more_seeds_is_kept_apart(copy: Path, tmp_path: Path, capsys: Screen) -> None:
-    table1(copy, "--search-seeds", "2", "--out", tmp_path / "made")
-    assert "profile quick, 2 seeds per candidate" in listed(capsys)
-    assert len(Store(copy).trials()) == 8
-    assert {path.name.partition(".")[0] for path in (tmp_path / "made").iterdir()} == {"digits-quick-2seeds-table1"}
-    figure6 = ["reproduce", "figure6", *SMALL, "--runs", copy, "--search-seeds", "2", "--shift-images", "20"]
-    assert run(*figure6) == 0
-    assert run("report", copy, "--out", tmp_path / "report.html") == 0
-    page = (tmp_path / "report.html").read_text()
-    assert "Figure 6. Distribution shift" in page
-    assert "2 seeds per candidate" in page
-
-
 def test_ctrl_c_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Screen) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

@@ -202,12 +202,3 @@ def test_sweeps_and_trials_of_something_unknown_are_skipped(store: Store) -> Non
     assert run(Store(store.folder), again) == done
     assert again.asked == [done.needed[-1]]
     assert read_json(unknown) == content
-
-
-def test_candidates_are_chosen_by_the_score_that_the_sweep_names(store: Store) -> None:
-    grids = {"weight": (0.5, 1.0)}
-    chosen = {}
-    for select in ("ece", "log_loss"):
-        sweep = SWEEP.model_copy(update={"grids": grids, "select": select})
-        chosen[select] = run(store, Fake(store), sweep=sweep).rows[-1].trials[0].option("weight")
-    assert chosen == {"ece": 1.0, "log_loss": 0.5}
