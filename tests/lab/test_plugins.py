@@ -15,7 +15,6 @@ from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.trials.configuration import configure
 from calibrant_lab.trials.local_executor import Executor, LocalExecutor
 from calibrant_lab.trials.ray_executor import RayExecutor
-from calibrant_lab.trials.run import run_trial
 from calibrant_lab.trials.store import Store
 from tests.lab.interrupted_sweep import collect
 from tests.shell import run
@@ -193,19 +192,3 @@ def test_the_example_runs_by_one_command_with_two_workers(
     assert Sweep.read(recorded).select == "log_loss"
     columns = csv.DictReader(io.StringIO(capsys.readouterr().out)).fieldnames or []
     assert {"smooth_ece_percent_mean", "wine.py:surest_error_mean"} <= set(columns)
-
-
-def test_recipe_objective_and_metric_of_the_example_work_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    sweep = Sweep.read(EXAMPLE / "sweep.toml")
-    assert sweep.recipe == f"{EXAMPLE / 'wine.py'}:wine"
-    changes = {"hidden": "8", "epochs": 1}
-    configuration = configure(sweep.recipe, f"{EXAMPLE / 'wine.py'}:SquaredGap", settings=changes)
-    store = Store("runs")
-    assert run_trial(store, configuration, None, "cpu", raises=True) == "done"
-    trial = store.trial(configuration)
-    assert trial.predicted("test").logits.shape == (60, 3)
-    for column in sweep.columns:
-        assert 0 <= trial.score("test", column) < 2

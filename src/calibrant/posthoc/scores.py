@@ -7,6 +7,7 @@ import numpy as np
 
 from calibrant import inputs
 from calibrant.frames import Array, IndexArray, Marks
+from calibrant.posthoc.cross_validation import Samples
 from calibrant.posthoc.fit import Calibrator
 from calibrant.posthoc.map import (
     Curve,
@@ -20,7 +21,6 @@ from calibrant.posthoc.map import (
     evaluated,
     top_scores,
 )
-from calibrant.posthoc.samples import Samples
 
 XP = NumpyOps()
 # Number of scores that are fitted at a time: few enough for the cache, enough to keep the overhead small.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrant.frames import Array, IndexArray
-from calibrant.posthoc.samples import Samples
+from calibrant.posthoc.cross_validation import Samples
 
 # Newton's method below this many products per step; above, L-BFGS, whose steps are cheaper.
 NEWTON_PRODUCTS = 1e7

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from calibrant.frames import is_tensor, of_tensor
+from calibrant.posthoc.cross_validation import Samples
 from calibrant.posthoc.fit import Calibrator
 from calibrant.posthoc.map import Affine, Map, Mixture, Uniform, evaluated
-from calibrant.posthoc.samples import Samples
 from calibrant.posthoc.solvers import mixture_weights
 
 if TYPE_CHECKING:

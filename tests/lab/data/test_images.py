@@ -41,11 +41,6 @@ def test_normalised_to_the_last_bit(channels: int, stored: torch.memory_format) 
     assert next(iter(loader))[0].stride(1) == 1
 
 
-def test_one_mean_serves_all_channels() -> None:
-    x, _ = passed(ImageBatches(images(4), 4, mean=[0.5], std=[0.5]))
-    assert torch.equal(x, passed(ImageBatches(images(4), 4, mean=[0.5] * 3, std=[0.5] * 3))[0])
-
-
 def test_crops_and_flips_equal_a_loop_over_images() -> None:
     pixels, _ = images(23)
     torch.manual_seed(1)

@@ -16,7 +16,6 @@ from calibrant_lab.sweeps.run import record, recorded
 from calibrant_lab.trials.store import Store, write_result
 from tests.lab.stores import failed, filled_store, plan_maker, plausible
 from tests.pages import Checker
-from tests.shell import run
 
 HOSTILE = "</pre></details><script>alert(1)</script><img src=https://example.org/x>"
 SWEEP = paper_sweep("table1", "digits", "quick")
@@ -89,13 +88,6 @@ def test_the_table_has_the_means_of_the_stored_results(store: Store) -> None:
     assert page == render_store(Store(store.folder))
 
 
-def test_the_command_prints_the_page_that_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plausible(Store(tmp_path / "runs"), QUICK)
-    assert run("report", tmp_path / "runs", "--out", tmp_path / "page.html") == 0
-    assert str(tmp_path / "page.html") in capsys.readouterr().out
-    assert (tmp_path / "page.html").exists()
-
-
 def test_a_page_of_failures_and_damaged_trials_lists_them(tmp_path: Path) -> None:
     failed(Store(tmp_path), QUICK, "ValueError: no such data")
     damaged = Store(tmp_path).trial(QUICK.replaced({"seed": 1})).folder
@@ -103,16 +95,6 @@ def test_a_page_of_failures_and_damaged_trials_lists_them(tmp_path: Path) -> Non
     (damaged / "config.json").write_text("{")
     texts = {"ValueError: no such data (1 trial)", "1 failed, 1 damaged", "failed", "damaged"}
     assert texts <= set(texts_of(Store(tmp_path)))
-
-
-@pytest.mark.slow
-def test_a_store_without_predictions_has_its_tables_all_the_same(tmp_path: Path) -> None:
-    store = filled_store(tmp_path)
-    for path in tmp_path.glob("*/*.npz"):
-        path.unlink()
-    texts = texts_of(store)
-    assert any((text.startswith("Not shown:") and "test.npz" in text) or "validation.npz" in text for text in texts)
-    assert any(text.startswith("The paper's Table 1 on digits") for text in texts)
 
 
 def test_errors(tmp_path: Path) -> None:

@@ -116,12 +116,6 @@ def test_an_empty_store_is_no_error(tmp_path: Path, console: Console) -> None:
     assert shown(console) == ["0 trials; 0 B."]
 
 
-def test_a_narrow_terminal_loses_no_number(store: Store) -> None:
-    narrow = Console(record=True, width=70, file=io.StringIO())
-    listing.list_runs(store, narrow)
-    assert {"89.00", "6.00", "94.00", "9.00"} <= set(narrow.export_text().split())
-
-
 def test_one_trial_is_shown_with_all_that_is_known(store: Store, console: Console) -> None:
     listing.show_run(store, store.trial(ESD).identity[:6], console)
     text = console.export_text()
