@@ -92,9 +92,9 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def warn(text: str, category: type[UserWarning] = InputWarning) -> None:
-    """Issue a warning at the first line outside this package."""
+    """Issue a warning at the first line outside this package, and outside of torch that calls its modules."""
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("calibrant."):
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(("calibrant.", "torch.")):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, category, stacklevel=level)
 
