@@ -124,7 +124,8 @@ def render(
 def _title(audits: Sequence[Audit], *, compared: bool) -> Markup:
     if len(audits) == 1:
         return Markup("Calibration of {}").format(isolated(audits[0].name))
-    return Markup("{} models compared" if compared else "Calibration of {} models").format(len(audits))
+    words = f"{len(audits)} models compared" if compared else f"Calibration of {len(audits)} models"
+    return Markup("{}").format(words)
 
 
 def _lead(audits: Sequence[Audit]) -> Markup:
