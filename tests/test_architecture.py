@@ -19,25 +19,22 @@ ALLOWED: dict[str, dict[str, str]] = {
     "calibrant": {
         "__init__": "",  # everything is loaded when first used
         "torch_private": "",
-        "arrays": "frames",
-        "layout": "frames inputs",
-        "tables": "",
         "distributed": "",
         "numerics": "torch_private",
         "frames": "",
         "inputs": "frames",
         "losses": "torch_private numerics frames inputs distributed",
         "functional": "losses",
-        "metrics": "arrays frames inputs layout tables",
+        "metrics": "files frames inputs numerics",
         "posthoc": "torch_private numerics inputs frames losses metrics",
         "sklearn": "frames inputs posthoc",
-        "files": "frames inputs layout metrics tables",
-        "report": "files frames inputs layout metrics posthoc",
+        "files": "frames inputs metrics",
+        "report": "files frames inputs metrics posthoc",
         "training": (
             "__init__ torch_private numerics frames inputs losses distributed functional metrics posthoc files report"
         ),
-        "commands": "files inputs layout metrics posthoc report tables",
-        "cli": "__init__ commands layout metrics",
+        "commands": "files inputs metrics posthoc report",
+        "cli": "__init__ commands files metrics",
         "__main__": "cli",
     },
     "calibrant_lab": {
@@ -49,6 +46,8 @@ ALLOWED: dict[str, dict[str, str]] = {
         "methods": "plugins settings",
         "recipes": "data models plugins settings",
         "scores": "plugins",
+        "search": "search_figure",
+        "search_figure": "search",
         "score_table": "scores",
         "training": "data models plugins scores settings",
         "trials": "data methods models plugins recipes scores settings score_table training",
@@ -70,8 +69,7 @@ MODULES = {
     for package in ALLOWED
     for path in sorted((SOURCE / package).rglob("*.py"))
 }
-AUDIT = {"inputs", "frames", "arrays", "layout", "tables", "metrics", "posthoc", "files", "report", "sklearn",
-         "commands", "cli"}  # fmt: skip
+AUDIT = {"inputs", "frames", "metrics", "posthoc", "files", "report", "sklearn", "commands", "cli"}
 WITH_TORCH = {"calibrant.metrics.streaming"}  # by its nature
 
 

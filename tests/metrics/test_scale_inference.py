@@ -36,7 +36,7 @@ def made(error: float, n: int = 40_000, seed: int = 0) -> tuple[Array, Array]:
 @pytest.mark.parametrize("error", [0.0, 0.002, 0.01])
 def test_the_test_from_cells_agrees_with_that_of_the_samples(tmp_path: Path, metric: Any, error: float) -> None:
     pairs = made(error)
-    ours = scale.calibration_test(summed(tmp_path, *pairs), metric=metric, draws=1000)
+    ours = summed(tmp_path, *pairs).calibration_test(metric=metric, draws=1000)
     theirs = metrics.calibration_test(*pairs, metric=metric, draws=1000)
     assert ours.statistic == pytest.approx(theirs.statistic, rel=1e-9)
     # Two independent sets of draws: p-values differ by chance, by at most four of its standard deviations.
@@ -47,14 +47,14 @@ def test_the_test_from_cells_agrees_with_that_of_the_samples(tmp_path: Path, met
 @pytest.mark.parametrize("error", [0.0, 0.01])
 def test_the_interval_of_the_gap_is_that_of_the_samples(tmp_path: Path, error: float) -> None:
     pairs = made(error)
-    ours = scale.gap_interval(summed(tmp_path, *pairs))
+    ours = summed(tmp_path, *pairs).gap_interval()
     theirs = metrics.confidence_interval(*pairs, metric="gap")
     assert (ours.value, ours.low, ours.high) == pytest.approx((theirs.value, theirs.low, theirs.high), abs=1e-8)
 
 
 def test_samples_that_are_all_right_have_an_interval_too(tmp_path: Path) -> None:
     confidence, _ = made(0)
-    ours = scale.gap_interval(summed(tmp_path, confidence, np.ones(len(confidence))))
+    ours = summed(tmp_path, confidence, np.ones(len(confidence))).gap_interval()
     theirs = metrics.confidence_interval(confidence, np.ones(len(confidence)), metric="gap")
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), rel=1e-4)
 
@@ -74,7 +74,7 @@ def test_p_values_of_calibrated_data_are_uniform(tmp_path: Path) -> None:
     p_values = []
     for seed in range(200):
         found = summed(tmp_path, *made(0.0, 2000, seed))
-        p_values.append(scale.calibration_test(found, draws=99, seed=seed).p_value)
+        p_values.append(found.calibration_test(draws=99, seed=seed).p_value)
     counts = np.histogram(p_values, bins=5, range=(0, 1))[0]
     assert ((counts - 40) ** 2 / 40).sum() < 18.5  # chi-squared with 4 degrees of freedom: 0.1 %
 
@@ -96,12 +96,12 @@ def classes(folder: Path, *, as_logits: bool, n: int = 20_000) -> tuple[Statisti
 @pytest.mark.parametrize("as_logits", [False, True])
 def test_single_classes_are_judged_as_in_memory(tmp_path: Path, as_logits: bool) -> None:
     found, (_, *theirs) = classes(tmp_path, as_logits=as_logits)
-    ours = scale.judge_classes(found)
-    assert [each.name for each in ours] == ["0", "1", "2", "3"]
+    ours = found.judge_classes()
+    assert [each.view.name for each in ours] == ["0", "1", "2", "3"]
     assert [each.rejected for each in ours] == [each.rejected for each in theirs] == [False, False, True, True]
     for one, other in zip(ours, theirs, strict=True):
-        gap = metrics.confidence_interval(other.view.pairs, metric="gap")
-        assert (one.gap.value, one.gap.low, one.gap.high) == pytest.approx((gap.value, gap.low, gap.high), abs=1e-8)
+        mine, gap = (metrics.confidence_interval(each.view.pairs, metric="gap") for each in (one, other))
+        assert (mine.value, mine.low, mine.high) == pytest.approx((gap.value, gap.low, gap.high), abs=1e-8)
         assert one.test.statistic == pytest.approx(other.test.statistic, rel=0.02, abs=1e-6)
 
 

@@ -1,5 +1,6 @@
 """Data of known miscalibration, and what is measured on it."""
 
+from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
@@ -7,10 +8,40 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from calibrant.posthoc import (
+    METHODS,
+    BayesianBinning,
+    BetaCalibration,
+    Calibrator,
+    CentredIsotonicCalibration,
+    DirichletCalibration,
+    HistogramBinning,
+    IsotonicCalibration,
+    MatrixScaling,
+    PlattScaling,
+    PriorShift,
+    SplineCalibration,
+    VennAbers,
+)
 from calibrant.posthoc.fit import Fitted
 from calibrant.posthoc.map import Part
 
 Kind = TypeVar("Kind", bound=Part)
+CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
+    **METHODS,
+    "matrix": lambda: MatrixScaling(0.1, 0.1),
+    "dirichlet": lambda: DirichletCalibration(0.1, 0.1),
+    "platt top-label": lambda: PlattScaling("top-label"),
+    "beta top-label": lambda: BetaCalibration("top-label"),
+    "spline class-wise": lambda: SplineCalibration(view="class-wise"),
+    "histogram class-wise": lambda: HistogramBinning(view="class-wise"),
+    "histogram equal-width": lambda: HistogramBinning(mode="equal-width"),
+    "isotonic top-label": lambda: IsotonicCalibration("top-label"),
+    "centred-isotonic top-label": lambda: CentredIsotonicCalibration("top-label"),
+    "venn-abers top-label": lambda: VennAbers("top-label"),
+    "bbq top-label": lambda: BayesianBinning("top-label"),
+    "prior-shift": lambda: PriorShift(method="temperature"),
+}
 
 
 def overconfident(
@@ -41,3 +72,7 @@ def ece(probabilities: npt.NDArray[np.floating], target: npt.NDArray[np.integer]
 def part_of(calibrator: Fitted, kind: type[Kind]) -> Kind:
     """The outermost part of a fitted map that is of a kind."""
     return next(part for _, part in calibrator.map_.parts() if isinstance(part, kind))
+
+
+FIT, TARGET = overconfident(2000, 4, 2.5, seed=0)
+TEST, TEST_TARGET = overconfident(2000, 4, 2.5, seed=1)

@@ -20,8 +20,8 @@ from calibrant.posthoc import (
     VectorScaling,
     solvers,
 )
+from calibrant.posthoc.cross_validation import Samples
 from calibrant.posthoc.map import Affine
-from calibrant.posthoc.samples import Samples
 from calibrant.posthoc.solvers import Correction, Penalty, fit_affine
 from tests.posthoc.data import nll, overconfident, part_of
 
@@ -174,7 +174,7 @@ def test_a_layer_with_structured_scaling_behind_it_gives_calibrated_logits() -> 
         for kind in (StructuredMatrixScaling, StructuredVectorScaling):
             scaling = kind().fit(layer(inputs).detach(), target)
             folded = scaling.fold_into(layer)
-            assert isinstance(folded[0], torch.nn.Linear)
+            assert isinstance(next(folded.children()), torch.nn.Linear)
             torch.testing.assert_close(folded(inputs), scaling(layer(inputs)), rtol=1e-5, atol=1e-5)
 
 

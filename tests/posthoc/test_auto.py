@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrant.posthoc import METHODS, AutoCalibration, auto
-from calibrant.posthoc.samples import Samples
+from calibrant.posthoc.cross_validation import Samples
 from calibrant.posthoc.solvers import brier_weights, mixture_weights, mixture_weights_with_prior
 from tests.posthoc.data import nll, overconfident
 

@@ -32,8 +32,8 @@ def fitted(
 
 def expected_sets(conformal: ConformalClassifier, logits: Tensor, groups: Tensor) -> Tensor:
     if conformal.coverage != "group-conditional":
-        return conformal.predict_set(logits)
-    return conformal.predict_set(logits, groups=[f"group {place}" for place in groups.tolist()])
+        return torch.as_tensor(conformal.predict_set(logits))
+    return torch.as_tensor(conformal.predict_set(logits, groups=[f"group {place}" for place in groups.tolist()]))
 
 
 @pytest.mark.slow_after(3)

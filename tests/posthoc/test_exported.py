@@ -17,8 +17,7 @@ from hypothesis.extra import numpy as arrays
 from calibrant import posthoc
 from calibrant.posthoc import AutoCalibration, Calibrator, ConformalClassifier, TemperatureScaling
 from calibrant.posthoc.map import TorchOps, halving_search
-from tests.posthoc.data import overconfident
-from tests.posthoc.test_every_method import CALIBRATORS, FIT, TARGET, TEST
+from tests.posthoc.data import CALIBRATORS, FIT, TARGET, TEST, overconfident
 
 MAKERS: dict[str, Callable[[], Calibrator]] = {
     "temperature strict": lambda: TemperatureScaling(strict=True),

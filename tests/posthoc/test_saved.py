@@ -19,7 +19,7 @@ from calibrant import posthoc
 from calibrant.posthoc import ConformalClassifier, MatrixScaling, TemperatureScaling
 from calibrant.posthoc.fit import Fitted
 from calibrant.posthoc.saved import KEY, kinds, read_header
-from tests.posthoc.test_every_method import CALIBRATORS, FIT, TARGET, TEST
+from tests.posthoc.data import CALIBRATORS, FIT, TARGET, TEST
 
 MAKERS: dict[str, Callable[[], Fitted]] = {
     **CALIBRATORS,

@@ -11,14 +11,25 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from calibrant.files.formats import Array, FileError
+from calibrant.files.formats import (
+    FORMATS,
+    SETTINGS,
+    TABLES,
+    Array,
+    FileError,
+    files_of,
+    is_table,
+    open_table,
+    quote,
+    suffix_of,
+    text,
+)
 from calibrant.files.read import Source
-from calibrant.tables import CSV, SETTINGS, SUFFIXES, files_of, is_table, open_table, quote, suffix_of, text
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-WRITTEN = (".npz", *SUFFIXES)
+WRITTEN = (".npz", *TABLES)
 # Column that joins new columns to the rows they belong to.
 ROW = "row of the source"
 
@@ -203,9 +214,9 @@ def _write_table(path: Path, columns: Mapping[str, Array], source: Source | None
             return
         connection.register("new", {ROW: np.arange(len(source.values)) if source.rows is None else source.rows, **new})
         # Cells of a CSV stay as they are written: an id 007 is not 7.
-        opened = open_table(connection, str(source.path), as_text=True, written=temporary)
+        columns_of_source, _ = open_table(connection, str(source.path), as_text=True, written=temporary)
         taken = {name.lower() for name in (*source.used, *new)}
-        kept = [quote(column.name) for column in opened.columns if column.name.lower() not in taken]
+        kept = [quote(column.name) for column in columns_of_source if column.name.lower() not in taken]
         written = [f"new.{quote(name)}" for name in new]  # the source may have columns of the same names
         _copy(
             connection,
@@ -219,16 +230,9 @@ def _write_table(path: Path, columns: Mapping[str, Array], source: Source | None
 def _copy(connection: "DuckDBPyConnection", select: str, path: Path, temporary: Path) -> None:
     import duckdb
 
-    suffix = suffix_of(path)
-    match suffix:
-        case ".parquet":
-            options = "FORMAT parquet"
-        case ".csv" | ".tsv":
-            options = f"FORMAT csv, HEADER, DELIMITER {text(',' if suffix == CSV[0] else chr(9))}"
-        case ".json" | ".jsonl" | ".ndjson":
-            options = f"FORMAT json, ARRAY {suffix == '.json'}"
-        case _:
-            raise FileError(path, f"expected one of {', '.join(WRITTEN)}")
+    options = FORMATS[suffix_of(path)].copy if suffix_of(path) in TABLES else ""
+    if not options:
+        raise FileError(path, f"expected one of {', '.join(WRITTEN)}")
     if path.suffix.lower() == ".gz":
         options += ", COMPRESSION gzip"
     try:

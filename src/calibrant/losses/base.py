@@ -61,11 +61,12 @@ class Sums(NamedTuple):
         with torch.no_grad():
             total, slope = self.kernel(*given)
             scale = torch.as_tensor(self.scale, dtype=total.dtype, device=total.device)
-            value = total * scale
-            if root:
-                value = safe_root(value)
-                scale = scale * 0.5 * safe_divide(torch.ones_like(value), value)
-            return value, slope * scale.unsqueeze(-1)
+            square: Tensor = total * scale
+            if not root:
+                return square, slope * scale.unsqueeze(-1)
+            rooted = safe_root(square)
+            scale = scale * 0.5 * safe_divide(torch.ones_like(rooted), rooted)
+            return rooted, slope * scale.unsqueeze(-1)
 
 
 def value_of_pairs(sums: Sums, confidence: Tensor, dtype: torch.dtype | None = None) -> Tensor:

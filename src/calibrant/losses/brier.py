@@ -74,5 +74,5 @@ class BSCEGRALoss(MeanLoss):
         log_p = log_likelihood(data)
         wide = accumulation_dtype(log_p)
         gap = data.logits.detach().to(wide).softmax(1) - checks.one_hot(data).to(wide)
-        weight = torch.linalg.vector_norm(gap, self.norm, dim=1).pow(self.gamma)
+        weight: Tensor = torch.linalg.vector_norm(gap, self.norm, dim=1).pow(self.gamma)
         return -weight * log_p.to(wide)

@@ -1,5 +1,6 @@
 """The ECE family: calibration errors over bins of equal width or equal mass, with named conventions."""
 
+import math
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, Unpack
@@ -79,7 +80,9 @@ class BinTable(NamedTuple):
         return (self.confidence - self.right) / np.where(self.samples > 0, self.samples, 1)
 
     def error(self, norm: float = 1.0) -> float:
-        """The mean of the gap of each sample's bin, or its power mean with exponent ``norm``."""
+        """The mean of the gap of each sample's bin, its power mean with exponent ``norm``, or the largest gap."""
+        if norm == math.inf:
+            return float(np.abs(self.gaps).max())
         if norm == 1:
             return float(np.abs(self.confidence - self.right).sum() / self.samples.sum())
         return float(((self.samples / self.samples.sum()) @ np.abs(self.gaps) ** norm) ** (1 / norm))
@@ -308,7 +311,7 @@ def ece(
         correct: 1 or True where the prediction is right, same shape.
         bins: Number of bins; by default the convention's.
         convention: See above.
-        norm: Exponent p of :math:`(\sum_m n_m/N\,|\mathrm{gap}_m|^p)^{1/p}`.
+        norm: Exponent p of :math:`(\sum_m n_m/N\,|\mathrm{gap}_m|^p)^{1/p}`; infinity for :func:`mce`.
         **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
     References:
@@ -320,7 +323,7 @@ def ece(
         >>> round(metrics.ece([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
         0.5
     """
-    inputs.check_range("norm", norm, low=1)
+    inputs.check_range("norm", norm, low=1, high=math.inf)
     data = predictions(confidence, correct, name="ECE", **given)
     return equal_width_bins(data, bins=bins, convention=convention).error(norm)
 
@@ -352,7 +355,7 @@ def mce(
         0.8
     """
     data = predictions(confidence, correct, name="MCE", **given)
-    return float(np.abs(equal_width_bins(data, bins=bins, convention=convention).gaps).max())
+    return equal_width_bins(data, bins=bins, convention=convention).error(math.inf)
 
 
 def equal_mass_ece(
@@ -423,11 +426,6 @@ def ece_sweep(confidence: Confidence = None, correct: Correct = None, **given: U
     or a single bin if 2 already fail. It stops at 4,096: if accuracy never falls, as when every sample is right, more
     bins would hardly change the value.
 
-    Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
-        correct: 1 or True where the prediction is right, same shape.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
-
     References:
         Roelofs, Cain, Shlens, Mozer, "Mitigating Bias in Calibration Error Estimation", AISTATS 2022.
 
@@ -466,22 +464,9 @@ def classwise_ece(
         0.15
     """
     checked = predictions(data, name="class-wise ECE", **given)
-    errors = classwise_errors(checked, bins=bins, convention=convention)
-    return float(np.nanmean(errors))
-
-
-def classwise_errors(given: Predictions, *, bins: int | None = None, convention: ConventionName = "paper") -> Array:
-    """ECE of each class against the rest, or of each label, ``(C,)``; NaN for a label that is ignored everywhere.
-
-    Args:
-        given: Checked predictions, of all classes.
-        bins: Number of bins; by default the convention's.
-        convention: As in :func:`calibrant.metrics.ece`.
-    """
-    gaps, totals = classwise_gaps(given, *convention_of(convention, bins))
-    errors: Array = np.full(len(totals), np.nan)
-    np.divide(np.abs(gaps).sum(1), totals, out=errors, where=totals > 0)
-    return errors
+    gaps, totals = classwise_gaps(checked, *convention_of(convention, bins))
+    known = totals > 0  # a label may be ignored everywhere
+    return float((np.abs(gaps).sum(1)[known] / totals[known]).mean())
 
 
 def classwise_gaps(given: Predictions, rule: Convention, bins: int) -> tuple[Array, Array]:

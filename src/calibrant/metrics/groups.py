@@ -10,10 +10,11 @@ import numpy as np
 from calibrant import frames, inputs
 from calibrant.frames import IndexArray, Marks
 from calibrant.metrics.binned import ece
+from calibrant.metrics.closed_form import p_value
 from calibrant.metrics.intervals import Interval, confidence_interval
 from calibrant.metrics.predictions import Confidence, Correct, Given, Predictions, Values, predictions
 from calibrant.metrics.proper import came_true, mean_confidence
-from calibrant.metrics.tests import DRAWS_EACH, CalibrationTest, holm, p_value, sequential_test
+from calibrant.metrics.tests import DRAWS_EACH, CalibrationTest, holm, sequential_test
 from calibrant.metrics.ties import SortedRows
 
 # One column of group labels, or several by name.

@@ -14,21 +14,25 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from calibrant import inputs
-from calibrant.layout import Columns, fits_other, renormalised
+from calibrant.files.formats import SETTINGS, Column, open_table, text
+from calibrant.files.layout import Columns
+from calibrant.files.values import fits_other, renormalised
 from calibrant.metrics import intervals, tests
 from calibrant.metrics import scale_sql as sql
 from calibrant.metrics.binned import BinTable
 from calibrant.metrics.predictions import Predictions, View
-from calibrant.metrics.scale_pairs import Query, find_pairs
+from calibrant.metrics.scale_pairs import Query, Source, find_pairs
 from calibrant.metrics.scale_sql import Dialect, Pairs, Sums
 from calibrant.metrics.ties import Ties
-from calibrant.tables import SETTINGS, Column, open_table, text
+
+__all__ = ["Statistics", "statistics_duckdb", "statistics_spark"]
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -48,18 +52,20 @@ appender.stderr.target = SYSTEM_ERR
 """
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 class ClassSums(NamedTuple):
     """Sums of the probability of one class.
 
     Attributes:
         name: Name of the class; its index if it has none.
         cells: Samples in cells of the probability, each as one group at its mean.
-        brier: Mean squared difference of the probability and whether the class is true.
     """
 
     name: str
     cells: Ties
-    brier: float
 
 
 @dataclass(frozen=True)
@@ -77,10 +83,9 @@ class Statistics:
         esd: Expected squared difference, unbiased; it can be negative.
         brier_top: Mean squared difference of confidence and correctness of the predicted class.
         bins: The sums of each bin, for a reliability diagram.
-        risk: Whether confidence and correctness are the probability of class 1 of two, and whether it came.
-        cells: The same sums in 65,536 cells of confidence, each as one group at its mean confidence: what
-            :func:`calibration_test` needs.
-        judged: ``"risk"``, ``"top label"`` or ``"confidence"``: what the pairs are.
+        cells: The same sums in 65,536 cells of confidence, each as one group at its mean confidence.
+        judged: ``"confidence"`` or ``"top label"``; or ``"risk"`` if confidence and correctness are the probability of
+            class 1 of two, and whether it came.
         classes: Number of classes, if known.
         names: Names of the classes, if known.
         of_classes: Sums of single classes of several, if they were asked for.
@@ -98,12 +103,45 @@ class Statistics:
     brier_top: float
     bins: BinTable
     cells: Ties
-    risk: bool = False
     judged: Literal["confidence", "risk", "top label"] = "confidence"
     classes: int | None = None
     names: tuple[str, ...] | None = None
     of_classes: tuple[ClassSums, ...] = ()
     notices: tuple[str, ...] = ()
+
+    @cached_property
+    def pairs(self) -> Predictions:
+        """The cells, merged, as predictions with weights: any metric or test of pairs takes them."""
+        return as_pairs(self.cells)
+
+    def calibration_test(
+        self, *, metric: Literal["esd", "ks_error", "gap"] = "esd", draws: int = 1000, seed: int = 0
+    ) -> tests.CalibrationTest:
+        """Test the hypothesis that the model is calibrated, as :func:`calibrant.metrics.calibration_test`, from cells.
+
+        Args:
+            metric: Metric that is compared with its draws. The value returned is exact; the cells' own is compared.
+            draws: Number of data sets to draw. The smallest possible p-value is ``1 / (1 + draws)``.
+            seed: Seed of the draws: the same seed gives the same result.
+        """
+        inputs.check_choice("metric", metric, ("esd", "ks_error", "gap"))
+        test = tests.calibration_test(self.pairs, metric=metric, draws=draws, seed=seed)
+        return replace(test, statistic=getattr(self, metric))
+
+    def gap_interval(self, *, level: float = 0.95) -> intervals.Interval:
+        """Confidence interval of the gap, as :func:`calibrant.metrics.confidence_interval` has it, from cells."""
+        return intervals.confidence_interval(self.pairs, metric="gap", level=level)
+
+    def judge_classes(self, *, draws: int = 1000, seed: int = 0) -> tuple[tests.Judgement, ...]:
+        """Test each class that was summed, as :func:`calibrant.metrics.judge`, from cells.
+
+        Args:
+            draws: Number of data sets to draw for each class, at least 40 for each of them; they end early if the
+                answer is known.
+            seed: Seed of the draws: the same seed gives the same result.
+        """
+        family = tuple(View("class", each.name, as_pairs(each.cells)) for each in self.of_classes)
+        return tests.judge_views(family, draws=draws, seed=seed)
 
 
 def statistics_duckdb(
@@ -163,12 +201,12 @@ def statistics_duckdb(
             with duckdb.connect(config=SETTINGS) as connection:
                 _limit(connection, memory_limit, threads, spill)
                 report(0.0)
-                opened = open_table(connection, where)
+                table, notices = open_table(connection, where)
                 found = _statistics(
-                    sql.DUCKDB, _watched(connection, report), "source", opened.columns,
+                    sql.DUCKDB, _watched(connection, report), "source", table,
                     columns, bins, risk=risk, most_classes=most_classes, where=where, ranges=None,
                 )  # fmt: skip
-                return replace(found, notices=opened.notices + found.notices)
+                return replace(found, notices=notices + found.notices)
         except duckdb.OutOfMemoryException as error:
             raise MemoryError(
                 f"{where}: DuckDB ran out of space with a memory limit of {memory_limit}: raise it, lower threads, or "
@@ -237,69 +275,6 @@ def statistics_spark(
             spark.catalog.dropTempView(view)
 
 
-def calibration_test(
-    found: Statistics,
-    *,
-    metric: Literal["esd", "ks_error", "gap"] = "esd",
-    draws: int = 1000,
-    seed: int = 0,
-) -> tests.CalibrationTest:
-    """Test the hypothesis that the model is calibrated, as :func:`calibrant.metrics.calibration_test`, from cells.
-
-    Args:
-        found: Statistics of the predictions.
-        metric: Metric that is compared with its draws. The value returned is exact; the cells' own is compared.
-        draws: Number of data sets to draw. The smallest possible p-value is ``1 / (1 + draws)``.
-        seed: Seed of the draws: the same seed gives the same result.
-    """
-    inputs.check_choice("metric", metric, ("esd", "ks_error", "gap"))
-    pairs = as_pairs(found.cells)
-    test = tests.calibration_test(pairs, metric=metric, draws=draws, seed=seed)
-    return replace(test, statistic=getattr(found, metric))
-
-
-def gap_interval(found: Statistics, *, level: float = 0.95) -> intervals.Interval:
-    """Confidence interval of the gap, as :func:`calibrant.metrics.confidence_interval` has it, from cells.
-
-    Args:
-        found: Statistics of the predictions.
-        level: Probability with which such intervals should contain the population value.
-    """
-    return intervals.confidence_interval(as_pairs(found.cells), metric="gap", level=level)
-
-
-@dataclass(frozen=True, eq=False)
-class ClassJudgement(tests.Judgement):
-    """Test of one class, with the ESD of cells.
-
-    Attributes:
-        gap: Mean probability of the class minus its share, with its 95 % interval.
-    """
-
-    gap: intervals.Interval
-
-    @property
-    def name(self) -> str:
-        """Name of the class."""
-        return self.view.name
-
-
-def judge_classes(found: Statistics, *, draws: int = 1000, seed: int = 0) -> tuple[ClassJudgement, ...]:
-    """Test each class that was summed, as :func:`calibrant.metrics.judge`, from cells.
-
-    Args:
-        found: Statistics of the predictions, with ``most_classes`` above 0.
-        draws: Number of data sets to draw for each class, at least 40 for each of them; they end early if the answer is
-            known.
-        seed: Seed of the draws: the same seed gives the same result.
-    """
-    family = tuple(View("class", each.name, as_pairs(each.cells)) for each in found.of_classes)
-    return tuple(
-        ClassJudgement(each.view, each.test, each.p_value, intervals.confidence_interval(each.view.pairs, metric="gap"))
-        for each in tests.judge_views(family, draws=draws, seed=seed)
-    )
-
-
 def as_pairs(cells: Ties) -> Predictions:
     """Cells, merged, as predictions with weights."""
     z, samples, right = merged(cells)
@@ -331,7 +306,7 @@ def _statistics(
     *, risk: bool, most_classes: int, where: str, ranges: int | None,
 ) -> Statistics:  # fmt: skip
     """Run the statements on an engine and combine the few rows that they return."""
-    pairs = find_pairs(dialect, query, table, found, columns, where, risk=risk)
+    pairs = find_pairs(Source(dialect, query, table), found, columns, where, risk=risk)
     (samples, *failures, quantiles), *_ = query(sql.check_statement(dialect, pairs))
     notices = pairs.notices
     if pairs.rounded:
@@ -356,7 +331,7 @@ def _statistics(
         notices += fits_other(pairs.assumed, _name(pairs, 0), *found_sums.cells)
     notices += tuple(f"only class {name} occurs in {pairs.label!r}: check the labels" for name in only)
     return replace(
-        found_sums, risk=pairs.risk, judged=pairs.judged, classes=pairs.classes, names=pairs.names,
+        found_sums, judged=pairs.judged, classes=pairs.classes, names=pairs.names,
         of_classes=of_classes, notices=notices,
     )  # fmt: skip
 
@@ -375,10 +350,10 @@ def _of_classes(dialect: Dialect, query: Query, pairs: Pairs, most: int) -> tupl
     table = np.array([tuple(row) for row in rows], np.float64)
 
     def sums(k: int) -> ClassSums:
-        _, n, hits, z, squares = table[table[:, 0] == k].T
+        _, n, hits, z = table[table[:, 0] == k].T
         mean = np.clip(z / n, 0, 1)
         order = np.argsort(mean)
-        return ClassSums(_name(pairs, k), Ties(mean[order], n[order], hits[order]), float(squares.sum() / n.sum()))
+        return ClassSums(_name(pairs, k), Ties(mean[order], n[order], hits[order]))
 
     return tuple(map(sums, chosen))
 

@@ -159,7 +159,7 @@ def expected_statement(dialect: Dialect, pairs: Pairs) -> str:
 def classes_statement(dialect: Dialect, pairs: Pairs, chosen: Sequence[int]) -> str:
     """Sums of the probability of each class in cells of it, which are finer towards 0, where most of them are.
 
-    A row has the class, samples, how many of them have the class, and sums of probabilities and of squared residuals.
+    A row has the class, samples, how many of them have the class, and the sum of probabilities.
     """
     return f"""
 WITH {pairs.text}, {pairs.shares},
@@ -168,7 +168,7 @@ marked AS (
     SELECT k, CAST(p AS DOUBLE) / whole AS p, CASE WHEN t = k THEN 1e0 ELSE 0e0 END AS y
     FROM each WHERE k IN ({", ".join(map(str, chosen))})
 )
-SELECT k, CAST(count(*) AS DOUBLE), sum(y), sum(p), sum((p - y) * (p - y))
+SELECT k, CAST(count(*) AS DOUBLE), sum(y), sum(p)
 FROM marked GROUP BY k, CAST(floor(sqrt(p) * {CLASS_CELLS}) AS INT)
 """
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -12,22 +12,6 @@ from calibrant.inputs import Values, as_array, checked_target
 
 # Largest set of each stratum but the last, as in the authors' code of RAPS.
 SIZES = (1, 3, 6, 10, 100)
-
-
-class Stratum(NamedTuple):
-    """Coverage of the sets with ``low`` to ``high`` classes.
-
-    Attributes:
-        low: Size of the smallest sets.
-        high: Size of the largest sets.
-        samples: Number of such sets.
-        coverage: Share of them that contain the right class; NaN if there are none.
-    """
-
-    low: int
-    high: int
-    samples: int
-    coverage: float
 
 
 def coverage(sets: Values, target: Values) -> float:
@@ -59,29 +43,10 @@ def mean_set_size(sets: Values) -> float:
     return float(_checked_sets(sets).sum(1).mean())
 
 
-def class_coverage(sets: Values, target: Values) -> dict[int, float]:
-    r"""Coverage of the samples of each class, :math:`\Pr(y \in S \mid y = k)`; classes without samples are left out.
-
-    Args:
-        sets: Whether each class is in the set of each sample, boolean or 0 and 1, ``(N, C)``.
-        target: Class indices, ``(N,)``.
-
-    References:
-        Vovk, "Conditional validity of inductive conformal predictors", ACML 2012.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> metrics.class_coverage([[1, 0, 1], [0, 1, 0], [1, 1, 0]], target=[2, 0, 0])
-        {0: 0.5, 2: 1.0}
-    """
-    inside, labels = _checked(sets, target)
-    counts = np.bincount(labels)
-    hits = np.bincount(labels, _covered(inside, labels))
-    return {int(label): float(hits[label] / counts[label]) for label in np.flatnonzero(counts)}
-
-
 def group_coverage(sets: Values, target: Values, groups: Values | Iterable[Hashable]) -> dict[Any, float]:
     r"""Coverage of the samples of each group, :math:`\Pr(y \in S \mid g)`, in the order of first appearance.
+
+    With ``groups=target`` it is the coverage of each class, with ``groups=sets.sum(1)`` that of each size of set.
 
     Args:
         sets: Whether each class is in the set of each sample, boolean or 0 and 1, ``(N, C)``.
@@ -107,43 +72,14 @@ def group_coverage(sets: Values, target: Values, groups: Values | Iterable[Hasha
     return {label: sum(of_group) / len(of_group) for label, of_group in hits.items()}
 
 
-def coverage_by_size(sets: Values, target: Values, *, bounds: Sequence[int] = SIZES) -> tuple[Stratum, ...]:
-    """Coverage and number of the sets in each stratum of size.
-
-    Args:
-        sets: Whether each class is in the set of each sample, boolean or 0 and 1, ``(N, C)``.
-        target: Class indices, ``(N,)``.
-        bounds: Size of the largest sets of each stratum but the last, ascending: by default the strata have 0 to 1,
-            2 to 3, 4 to 6, 7 to 10, 11 to 100 and more classes. Strata of more classes than there are do not appear.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> for stratum in metrics.coverage_by_size([[1, 0, 1], [0, 1, 0], [1, 0, 0]], target=[2, 0, 0]):
-        ...     print(stratum)
-        Stratum(low=0, high=1, samples=2, coverage=0.5)
-        Stratum(low=2, high=3, samples=1, coverage=1.0)
-    """
-    if any(one >= other for one, other in pairwise(bounds)) or min(bounds, default=0) < 0:
-        raise ValueError(f"bounds must be ascending sizes of sets, from 0, got {tuple(bounds)}")
-    inside, labels = _checked(sets, target)
-    covered, sizes, classes = _covered(inside, labels), inside.sum(1), inside.shape[1]
-    lows = [0, *(bound + 1 for bound in bounds if bound < classes)]
-    highs = [*(bound for bound in bounds if bound < classes), classes]
-    found = []
-    for low, high in zip(lows, highs, strict=True):
-        here = covered[(sizes >= low) & (sizes <= high)]
-        found.append(Stratum(low, high, len(here), float(here.mean()) if len(here) else float("nan")))
-    return tuple(found)
-
-
 def size_stratified_coverage(
     sets: Values, target: Values, *, bounds: Sequence[int] = SIZES, at_least: int = 1
 ) -> float:
     r"""Smallest coverage among strata of set size, :math:`\min_j \Pr(y \in S \mid l_j \le |S| \le h_j)`.
 
     It is near the marginal coverage if sets are large where, and only where, samples are hard. The paper's violation is
-    the largest distance of a stratum's coverage from :math:`1 - \alpha`; :func:`coverage_by_size` has all strata. The
-    minimum over strata of few samples is low by chance.
+    the largest distance of a stratum's coverage from :math:`1 - \alpha`. The minimum over strata of few samples is low
+    by chance.
 
     Args:
         sets: Whether each class is in the set of each sample, boolean or 0 and 1, ``(N, C)``.
@@ -161,12 +97,15 @@ def size_stratified_coverage(
         >>> metrics.size_stratified_coverage([[1, 0, 1], [0, 1, 0], [1, 0, 0]], target=[2, 0, 0])
         0.5
     """
-    strata = coverage_by_size(sets, target, bounds=bounds)
-    rates = [stratum.coverage for stratum in strata if stratum.samples >= max(at_least, 1)]
-    if not rates:
-        largest = max(stratum.samples for stratum in strata)
-        raise ValueError(f"no stratum has {at_least} samples, the largest has {largest}: lower at_least")
-    return min(rates)
+    if any(one >= other for one, other in pairwise(bounds)) or min(bounds, default=0) < 0:
+        raise ValueError(f"bounds must be ascending sizes of sets, from 0, got {tuple(bounds)}")
+    inside, labels = _checked(sets, target)
+    stratum = np.searchsorted(bounds, inside.sum(1))
+    samples = np.bincount(stratum)
+    judged = samples >= max(at_least, 1)
+    if not judged.any():
+        raise ValueError(f"no stratum has {at_least} samples, the largest has {samples.max()}: lower at_least")
+    return float((np.bincount(stratum, _covered(inside, labels))[judged] / samples[judged]).min())
 
 
 def _checked_sets(sets: Values) -> Marks:

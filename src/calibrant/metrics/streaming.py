@@ -23,7 +23,12 @@ try:
 except ImportError as error:
     raise ImportError('streaming metrics need torchmetrics: pip install "calibrant[streaming]"') from error
 
+__all__ = ["StreamingClasswiseECE", "StreamingECE", "StreamingESD", "StreamingGap", "StreamingKS"]
 Takes = Literal["logits", "probabilities", "confidence"]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 class StreamingMetric(Metric):
@@ -76,6 +81,7 @@ class StreamingECE(StreamingMetric):
         bins: Number of bins; by default the convention's.
         convention: As in :func:`calibrant.metrics.ece`.
         takes: ``"logits"``, ``"probabilities"`` or ``"confidence"``.
+        norm: As in :func:`calibrant.metrics.ece`; infinity for MCE.
         **options: Options of ``torchmetrics.Metric``.
 
     Example:
@@ -96,9 +102,12 @@ class StreamingECE(StreamingMetric):
         bins: int | None = None,
         convention: ConventionName = "paper",
         takes: Takes = "logits",
+        *,
+        norm: float = 1.0,
         **options: Any,
     ) -> None:
         super().__init__(takes, **options)
+        self.norm = inputs.check_range("norm", norm, low=1, high=math.inf)
         self.rule, self.bins = convention_of(convention, bins)
         slots = self.bins + (self.rule.last == "extra")
         # Rows: samples, sum of confidence, right ones.
@@ -121,16 +130,7 @@ class StreamingECE(StreamingMetric):
 
     def compute(self) -> Tensor:
         """ECE of all batches; NaN before the first."""
-        value = self.table().error() if self.samples else math.nan
-        return torch.tensor(value, dtype=torch.float64, device=self.device)
-
-
-class StreamingMCE(StreamingECE):
-    """MCE in constant memory; see :class:`StreamingECE` for the options and :func:`calibrant.metrics.mce`."""
-
-    def compute(self) -> Tensor:
-        """MCE of all batches."""
-        value = np.abs(self.table().gaps).max() if self.samples else math.nan
+        value = self.table().error(self.norm) if self.samples else math.nan
         return torch.tensor(value, dtype=torch.float64, device=self.device)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from calibrant import inputs
 from calibrant.frames import Array, IndexArray
+from calibrant.inputs import counted
 from calibrant.posthoc.affine import (
     DirichletCalibration,
     MatrixScaling,
@@ -16,11 +17,10 @@ from calibrant.posthoc.affine import (
     VectorScaling,
 )
 from calibrant.posthoc.binning import BayesianBinning, HistogramBinning, SplineCalibration
-from calibrant.posthoc.cross_validation import canonical_order, pieces
+from calibrant.posthoc.cross_validation import Samples, canonical_order, pieces
 from calibrant.posthoc.fit import Calibrator
 from calibrant.posthoc.isotonic import CentredIsotonicCalibration, IsotonicCalibration, VennAbers
 from calibrant.posthoc.map import FLOOR, TINY, Logits, Map, Mixed, Mixture, evaluated
-from calibrant.posthoc.samples import Samples, counted
 from calibrant.posthoc.scores import BetaCalibration, PlattScaling
 from calibrant.posthoc.smooth import SmoothScaling
 from calibrant.posthoc.solvers import brier_weights, mixture_weights_with_prior
@@ -215,7 +215,7 @@ class AutoCalibration(Calibrator):
 
     def _weights(self, names: list[str], data: Samples) -> Array:
         """Weights of the members by their predictions of samples they were not fitted on."""
-        only_first = np.eye(len(names))[0]
+        only_first: Array = np.eye(len(names))[0]
         if len(names) == 1:
             return only_first
         stride = math.ceil(data.logits.size / _value("elements"))

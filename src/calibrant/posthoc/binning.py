@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from calibrant import inputs
-from calibrant.frames import Array, IndexArray
+from calibrant.frames import Array, IndexArray, Marks
 from calibrant.posthoc.map import Curve, Lines, Scores, Steps, View
 from calibrant.posthoc.scores import XP, ScoreCalibrator
 
@@ -258,7 +258,7 @@ class _Bins:
         """One table of the weighted models: all their edges together, and between them the weighted mean."""
         inner = np.ones(len(self.model), dtype=bool)
         inner[self.ends] = False
-        inner &= share.any(0)[self.model]
+        inner &= np.asarray(share.any(0))[self.model]
         at = np.flatnonzero(inner)
         at = at[self.place[at].argsort(kind="stable")]
         rates = (self.hits + self.right) / (self.counts + self.prior)
@@ -274,7 +274,7 @@ class _Bins:
         return Steps(*_without(np.diff(values) == 0, edges, values))
 
 
-def _without(dropped: Array, edges: Array, values: Array) -> tuple[Array, Array]:
+def _without(dropped: Marks, edges: Array, values: Array) -> tuple[Array, Array]:
     """The table without some edges and the bins to their left; rows with fewer edges end in infinite ones."""
     width = int((~dropped).sum(1).max()) if dropped.shape[1] else 0
     order = dropped.argsort(axis=1, kind="stable")[:, :width]

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from calibrant import frames, inputs
 from calibrant.frames import IndexArray, is_tensor
+from calibrant.inputs import FitWarning, counted
 from calibrant.posthoc.conformal_sets import (
     PENALTIES,
     ScoreName,
@@ -23,9 +24,9 @@ from calibrant.posthoc.conformal_sets import (
     tuning_split,
     unseen,
 )
+from calibrant.posthoc.cross_validation import Samples
 from calibrant.posthoc.fit import Fitted
 from calibrant.posthoc.map import Part, evaluated
-from calibrant.posthoc.samples import FitWarning, Samples, counted
 
 Array = npt.NDArray[Any]
 CoverageName = Literal["marginal", "class-conditional", "group-conditional"]
@@ -288,7 +289,7 @@ class ConformalClassifier(Fitted):
         rows, sets = self.rows(logits), self.map_
         if seed is not None and sets.seed is not None:
             sets = replace(sets, seed=int(seed))
-        more = ()
+        more: tuple[Any, ...] = ()
         if groups is not None:
             labels = group_labels(groups, len(rows))
             if unknown := set(labels) - set(self.groups_):
@@ -299,7 +300,7 @@ class ConformalClassifier(Fitted):
                 )
             places = positions(labels, self.groups_)
             more = (rows.new_tensor(places.tolist()).long() if is_tensor(rows) else places,)
-        return self.as_given(logits, evaluated(sets.sets, rows, *more))
+        return self.in_container(logits, evaluated(sets.sets, rows, *more))
 
     def __call__(self, logits: Any) -> Any:
         """Return the sets, as ``predict_set`` does."""

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrant.frames import IndexArray
+from calibrant.inputs import counted
 from calibrant.posthoc.cross_validation import random_words, row_hash
 from calibrant.posthoc.map import NumpyOps, Part
-from calibrant.posthoc.samples import counted
 
 Array = npt.NDArray[Any]
 ScoreName = Literal["lac", "aps", "raps", "top-k"]

@@ -1,15 +1,42 @@
-"""Folds that depend on the samples and not on their order, and predictions of samples that were not fitted on."""
+"""Held-out samples, and their folds, which depend on the samples and not on their order."""
 
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from calibrant.frames import Array, IndexArray
-from calibrant.posthoc.samples import Samples
 
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio
 CHUNK = 2**18  # elements
+
+
+class Samples(NamedTuple):
+    """Checked held-out samples.
+
+    Attributes:
+        logits: ``(N, C)``, float32 or float64, finite.
+        target: Class indices, ``(N,)``.
+        weight: ``(N,)`` in float64, all positive; None if all are 1.
+    """
+
+    logits: Array
+    target: IndexArray
+    weight: Array | None
+
+    @property
+    def count(self) -> float:  # type: ignore[override]
+        """Number of samples, of which each counts as often as its weight says."""
+        return len(self.target) if self.weight is None else float(self.weight.sum())
+
+    @property
+    def share(self) -> Array:
+        """Weights that sum to 1, ``(N,)``."""
+        return np.full(len(self.target), 1 / len(self.target)) if self.weight is None else self.weight / self.count
+
+    def take(self, rows: IndexArray | Array) -> "Samples":
+        """Some of the samples, by index or mask."""
+        return Samples(self.logits[rows], self.target[rows], None if self.weight is None else self.weight[rows])
 
 
 class Pieces(NamedTuple):
@@ -66,7 +93,7 @@ def pieces(data: Samples, folds: int) -> Pieces:
 
     def before(place: Array) -> Array:
         rounds = np.floor(place / folds)
-        return rounds + np.clip(place - rounds * folds - each, 0, 1)
+        return np.asarray(rounds + np.clip(place - rounds * folds - each, 0, 1))
 
     part = np.maximum(before(end) - before(end - mass[:, None]), 0)
     part[part.sum(1) == 0, 0] = 1  # lost among large weights
@@ -76,7 +103,7 @@ def pieces(data: Samples, folds: int) -> Pieces:
     return Pieces(Samples(*data.take(order[row])[:2], None if (weight == 1).all() else weight), fold)
 
 
-def row_hash(rows: Array, seed: int) -> Array:
+def row_hash(rows: Any, seed: int) -> Any:
     """A whole number below 2^32 for each row of an array or a tensor, which depends only on its bits and the seed.
 
     Multilinear hashing: the words of a row, each times a random number, are summed modulo 2^64, and the upper half of

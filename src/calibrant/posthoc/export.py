@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrant.inputs import warn
+from calibrant.inputs import FitWarning, counted, warn
 from calibrant.posthoc.conformal_sets import Sets
 from calibrant.posthoc.map import Affine, Curves, Logits, Map, Mixed, NumpyOps, evaluated, halving_search
-from calibrant.posthoc.samples import FitWarning, counted
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -41,7 +40,7 @@ def module_class() -> Any:
         def __init__(self, calibrator: "Fitted") -> None:
             super().__init__()
             self.calibrator = calibrator
-            self.names = dict.fromkeys(calibrator.map_.arrays())
+            self.names: dict[str, str] = {}
             for name, array in calibrator.map_.arrays().items():
                 self.names[name] = name.replace(".", "_")
                 self.register_buffer(self.names[name], torch.from_numpy(np.array(array)))
@@ -140,7 +139,7 @@ def _split(part: Map) -> tuple[Affine | None, Map]:
     if not hasattr(part, "of") or isinstance(part, Curves):
         return None, part
     affine, inner = _split(part.of)
-    return affine, replace(part, of=inner)
+    return affine, replace(part, of=inner)  # type: ignore[call-arg]
 
 
 def _layer_like(linear: "nn.Linear", weight: "Tensor", bias: "Tensor | None") -> "nn.Linear":
@@ -299,30 +298,30 @@ class OnnxOps(NumpyOps):
     def like(self, rows: Node, other: Node) -> Node:
         return self._cast(rows, other.dtype)
 
-    def exp(self, rows: Node) -> Node:  # type: ignore[override]
+    def exp(self, rows: Node) -> Node:
         return self.made("Exp", (rows,))
 
-    def log(self, rows: Node) -> Node:  # type: ignore[override]
+    def log(self, rows: Node) -> Node:
         return self.made("Log", (rows,))
 
-    def log1p(self, rows: Node) -> Node:  # type: ignore[override]
+    def log1p(self, rows: Node) -> Node:
         return self.log(1 + rows)
 
-    def minimum(self, one: Any, other: Any) -> Node:  # type: ignore[override]
+    def minimum(self, one: Any, other: Any) -> Node:
         return self.made("Min", self._pair(one, other))
 
-    def maximum(self, one: Any, other: Any) -> Node:  # type: ignore[override]
+    def maximum(self, one: Any, other: Any) -> Node:
         return self.made("Max", self._pair(one, other))
 
-    def logaddexp(self, one: Node, other: Node) -> Node:  # type: ignore[override]
+    def logaddexp(self, one: Node, other: Node) -> Node:
         most = self.maximum(one, other)
         return most + self.log(self.exp(one - most) + self.exp(other - most))
 
-    def where(self, condition: Node, one: Any, other: Any) -> Node:  # type: ignore[override]
+    def where(self, condition: Node, one: Any, other: Any) -> Node:
         pair = self._pair(one, other)
         return self.made("Where", (condition, *pair), dtype=pair[0].dtype)
 
-    def concat(self, parts: Any, axis: int) -> Node:  # type: ignore[override]
+    def concat(self, parts: Any, axis: int) -> Node:
         width = sum(part.shape[1] for part in parts)
         return self.made("Concat", tuple(parts), shape=(parts[0].shape[0], width), axis=axis)
 
@@ -373,7 +372,7 @@ class OnnxOps(NumpyOps):
 
     def search(self, edges: Node, positions: Node, right: bool) -> Node:
         place = self._cast(positions * 0, np.int64)
-        return halving_search(self, edges, positions, right, place)
+        return halving_search(self, edges, positions, right, place)  # type: ignore[no-any-return]
 
 
 def _broadcast(shapes: list[tuple[int | None, ...]]) -> tuple[int | None, ...]:

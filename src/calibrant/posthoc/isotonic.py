@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibrant.frames import is_tensor
+from calibrant.frames import Array
 from calibrant.posthoc.map import Curve, Interval, Lines, NumpyOps, Scores, Steps, View, evaluated
 from calibrant.posthoc.scores import XP, ScoreCalibrator
 
@@ -62,7 +62,7 @@ class Pools(NamedTuple):
         )
 
 
-def pools(scores: Floats, happened: Floats, weight: Floats | None) -> Pools:
+def pools(scores: Array, happened: Array, weight: Array | None) -> Pools:
     """Sort each row, group its ties, and pool the groups.
 
     Args:
@@ -83,7 +83,7 @@ def pools(scores: Floats, happened: Floats, weight: Floats | None) -> Pools:
         each = weight[order]
         happened = happened * each
         mass = _sums(each.ravel(), starts)
-    grouped = happened.ravel() if len(starts) == rows * samples else _sums(happened.ravel(), starts)
+    grouped: Any = happened.ravel() if len(starts) == rows * samples else _sums(happened.ravel(), starts)
     row = starts // samples
     return Pools(rows, row, ascending.ravel()[starts], mass, grouped, _blocks(row, mass, grouped))
 
@@ -149,7 +149,7 @@ class IsotonicCalibration(ScoreCalibrator):
     def __init__(self, view: View = "class-wise", *, strict: bool = False) -> None:
         super().__init__(view, strict=strict)
 
-    def fit_scores(self, scores: Scores, hits: Floats, weight: Floats | None) -> Curve:
+    def fit_scores(self, scores: Scores, hits: Array, weight: Array | None) -> Curve:
         """Fit one regression per row; each block of equal values has a knot at both ends."""
         found = pools(scores.probability(XP), hits, weight)
         firsts, lasts = found.firsts, found.lasts
@@ -192,7 +192,7 @@ class CentredIsotonicCalibration(ScoreCalibrator):
     def __init__(self, view: View = "class-wise", *, strict: bool = False) -> None:
         super().__init__(view, strict=strict)
 
-    def fit_scores(self, scores: Scores, hits: Floats, weight: Floats | None) -> Curve:
+    def fit_scores(self, scores: Scores, hits: Array, weight: Array | None) -> Curve:
         """Find the centre and the rate of hits of each block."""
         found = pools(scores.probability(XP), hits, weight)
         row = found.row[found.firsts]
@@ -239,7 +239,7 @@ class VennAbers(ScoreCalibrator):
     def __init__(self, view: View = "class-wise") -> None:
         super().__init__(view, strict=True)
 
-    def fit_scores(self, scores: Scores, hits: Floats, weight: Floats | None) -> Curve:
+    def fit_scores(self, scores: Scores, hits: Array, weight: Array | None) -> Curve:
         """Tabulate both values for every place that a new score can have."""
         # Only the order of the scores matters; that of log-odds is exact near 1 too.
         found = pools(scores.log_odds(XP), hits, weight)
@@ -267,11 +267,8 @@ class VennAbers(ScoreCalibrator):
             return xp.like(below, rows), xp.like(above, rows)
 
         found = evaluated(bounds, rows)
-        if self.view == "class-wise":
-            return tuple(self.as_given(logits, part) for part in found)
-        shape = tuple(np.shape(logits))
-        found = tuple(part.reshape(shape[0], *shape[2:]) for part in found)
-        return tuple(self.as_given(logits, part) for part in found) if is_tensor(logits) else found
+        found = found if self.view == "class-wise" else tuple(part.ravel() for part in found)
+        return tuple(self.in_container(logits, part) for part in found)
 
 
 class _Steps(NamedTuple):

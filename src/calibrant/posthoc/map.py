@@ -33,8 +33,17 @@ PIECE, PIECE_ROWS = 2**17, 512
 class NumpyOps:
     """The operations that maps need, on NumPy arrays. Those of torch and of ONNX graphs have the same names."""
 
-    exp, log, log1p, minimum, maximum, logaddexp = np.exp, np.log, np.log1p, np.minimum, np.maximum, np.logaddexp
-    where, concat, arange = staticmethod(np.where), staticmethod(np.concatenate), staticmethod(np.arange)
+    exp: Any = np.exp
+    log: Any = np.log
+    log1p: Any = np.log1p
+    logaddexp: Any = np.logaddexp
+    minimum: Any = np.minimum
+    maximum: Any = np.maximum
+    where: Any = staticmethod(np.where)
+    concat: Any = staticmethod(np.concatenate)
+
+    def arange(self, count: int) -> Array:
+        return np.arange(count)
 
     def const(self, values: Any, like: Array) -> Array:
         """An array of a map, in the type and on the device of the rows."""
@@ -105,8 +114,8 @@ class TorchOps(NumpyOps):
     def __init__(self) -> None:
         self.torch = torch = sys.modules["torch"]
         self.exp, self.log, self.log1p, self.where = torch.exp, torch.log, torch.log1p, torch.where
-        self.logaddexp = torch.logaddexp  # type: ignore[assignment]
-        self.concat = torch.cat  # type: ignore[assignment]
+        self.logaddexp = torch.logaddexp
+        self.concat = torch.cat
 
     def minimum(self, rows: Array, bound: Array) -> Array:
         return rows.clamp_max(bound) if isinstance(bound, int | float) else self.torch.minimum(rows, bound)
@@ -313,7 +322,7 @@ def from_description(description: Any, arrays: dict[str, Array], prefix: str = "
     given = {name: value for name, value in description.items() if name != "kind"}
     paths = {name: f"{prefix}.{name}".lstrip(".") for name in given}
     kind = Part.kinds[description["kind"]]
-    return kind(**{  # type: ignore[call-arg]
+    return kind(**{
         name: arrays[paths[name]] if value == "array" else from_description(value, arrays, paths[name])
         for name, value in given.items()
     })  # fmt: skip

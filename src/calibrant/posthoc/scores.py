@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from calibrant import inputs
-from calibrant.frames import Array
+from calibrant.frames import Array, IndexArray, Marks
+from calibrant.posthoc.cross_validation import Samples
 from calibrant.posthoc.fit import Calibrator
 from calibrant.posthoc.map import (
     Curve,
@@ -20,7 +21,6 @@ from calibrant.posthoc.map import (
     evaluated,
     top_scores,
 )
-from calibrant.posthoc.samples import Samples
 
 XP = NumpyOps()
 # Number of scores that are fitted at a time: few enough for the cache, enough to keep the overhead small.
@@ -225,15 +225,16 @@ def logistic_regression(
     moments = (features @ (target * share)[:, :, None])[:, :, 0]
     with np.errstate(all="ignore"):
         if rows * samples > ROUGH:
-            single = _Regressions(*(part.astype(np.float32) for part in (features, moments, centre, share)), pull)
+            rough = (part.astype(np.float32) for part in (features, moments, centre, share))
+            single = _Regressions(pull, *rough)
             start = _newton(single, single.scaled_start(), tolerance=1e-5).astype(np.float64)
-        return _newton(_Regressions(features, moments, centre, share, pull), start, tolerance=1e-12)
+        return _newton(_Regressions(pull, features, moments, centre, share), start, tolerance=1e-12)
 
 
 def softplus(odds: Array) -> Array:
     """The logarithm of 1 + exp(odds)."""
     # Not log1p, which takes several times as long: the error is that of rounding a number near 1.
-    return np.maximum(odds, 0) + np.log(1 + np.exp(-np.abs(odds)))
+    return np.asarray(np.maximum(odds, 0) + np.log(1 + np.exp(-np.abs(odds))))
 
 
 def _newton(problem: "_Regressions", coefficients: Array, tolerance: float) -> Array:
@@ -276,13 +277,13 @@ def solved(curvature: Array, gradient: Array) -> Array:
 class _Regressions:
     """Values and derivatives of the regressions of some rows."""
 
-    def __init__(self, features: Array, moments: Array, centre: Array, share: Array, pull: float) -> None:
+    def __init__(self, pull: float, features: Array, moments: Array, centre: Array, share: Array) -> None:
         self.features, self.moments = features, moments
         self.centre, self.share, self.pull = centre, share, pull
 
     def of(self, rows: Array) -> "_Regressions":
         """The problem of some of the rows."""
-        return _Regressions(self.features[rows], self.moments[rows], self.centre, self.share, self.pull)
+        return _Regressions(self.pull, self.features[rows], self.moments[rows], self.centre, self.share)
 
     def scaled_start(self) -> Array:
         """The centre times the best of some powers of 2 for each row, on a part of the samples.
@@ -299,7 +300,7 @@ class _Regressions:
     def log_odds(self, coefficients: Array) -> Array:
         return np.asarray((coefficients[:, None] @ self.features)[:, 0])
 
-    def value(self, coefficients: Array, odds: Array, rows: Array | slice = slice(None)) -> Array:
+    def value(self, coefficients: Array, odds: Array, rows: IndexArray | slice = slice(None)) -> Array:
         nll = softplus(odds) @ self.share - (self.moments[rows] * coefficients).sum(1)
         return np.asarray(nll + self.pull / 2 * np.square(coefficients - self.centre).sum(1))
 
@@ -317,7 +318,7 @@ class _Regressions:
 
 def _search(
     problem: _Regressions, position: Array, direction: Array, odds: Array, value: Array
-) -> tuple[Array, Array, Array, Array]:
+) -> tuple[Marks, Array, Array, Array]:
     """Halve the steps of the rows that become worse; return which improved, and where all are then."""
     moved = position + direction
     there = problem.log_odds(moved)
@@ -331,4 +332,4 @@ def _search(
         reached[worse] = problem.value(moved[worse], there[worse], worse)
         worse = worse[~(reached[worse] <= value[worse])]
     moved[worse], there[worse], reached[worse] = position[worse], odds[worse], value[worse]
-    return reached < value, moved, there, reached
+    return np.asarray(reached < value), moved, there, reached

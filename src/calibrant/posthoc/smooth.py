@@ -1,14 +1,13 @@
 """Smooth scaling: a smoothing spline of the log-odds around temperature scaling, for binary models."""
 
 import numpy as np
-import numpy.typing as npt
 
+from calibrant.frames import Array
 from calibrant.posthoc.affine import StructuredMatrixScaling
+from calibrant.posthoc.cross_validation import Samples
 from calibrant.posthoc.map import Map, OddsCurve
-from calibrant.posthoc.samples import Samples
 from calibrant.posthoc.scores import logistic_regression, softplus
 
-Array = npt.NDArray[np.float64]
 # Inverse variance of the prior of slope and shift: that of structured matrix scaling for two classes.
 PRECISION = 4.0
 KNOTS = 12

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrant.frames import Array, IndexArray
-from calibrant.posthoc.samples import Samples
+from calibrant.posthoc.cross_validation import Samples
 
 # Newton's method below this many products per step; above, L-BFGS, whose steps are cheaper.
 NEWTON_PRODUCTS = 1e7
@@ -127,10 +127,10 @@ class Problem:
     def logits(self, part: Array, position: Array) -> Array:
         """The mapped features of some samples."""
         if self.diagonal:
-            return part * (1 + position[0]) + position[1]
+            return np.asarray(part * (1 + position[0]) + position[1])
         own = np.diagonal(position[:-1])
         if np.count_nonzero(position[:-1]) == np.count_nonzero(own):  # as at the start of most fits
-            return part * (1 + own) + position[-1]
+            return np.asarray(part * (1 + own) + position[-1])
         found = part @ position[:-1]
         found += part
         found += position[-1]
@@ -337,7 +337,7 @@ def mixture_weights(likelihood: Array, sample_weight: Array | None = None) -> Ar
     """
     samples, count = likelihood.shape
     share = np.full(samples, 1 / samples) if sample_weight is None else sample_weight / sample_weight.sum()
-    weights = np.full(count, 1 / count)
+    weights: Array = np.full(count, 1 / count)
     active = np.ones(count, dtype=bool)
     for _ in range(200):
         ratio = likelihood / (likelihood @ weights)[:, None]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from calibrant.frames import is_tensor, of_tensor
+from calibrant.posthoc.cross_validation import Samples
 from calibrant.posthoc.fit import Calibrator
 from calibrant.posthoc.map import Affine, Map, Mixture, Uniform, evaluated
-from calibrant.posthoc.samples import Samples
 from calibrant.posthoc.solvers import mixture_weights
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Tempered(Calibrator):
     """Base class of the methods that start from the best temperature."""
 
     reports_order = True
-    found = ("smoothing_", "temperature_")
+    found: tuple[str, ...] = ("smoothing_", "temperature_")
     temperature_: float
 
     def fit_temperature(self, data: Samples) -> Affine:
@@ -193,7 +193,7 @@ def bounded_temperature(logits: Given, target: Given, weight: Given | None = Non
         problem = Problem("the best temperature is beyond all bounds: scale the logits to a sensible range", 0.0)
     if problem.side == 0:
         return 1.0, problem.text
-    limit = np.finfo(np.float32).max / 2
+    limit = float(np.finfo(np.float32).max) / 2
     return min(max(data.spread() * BOUNDS[problem.side > 0], 1 / limit), limit), problem.text
 
 
