@@ -15,7 +15,7 @@ from rich.console import Console
 from calibrant import metrics
 from calibrant.commands.evaluate import model_names
 from calibrant.commands.terminal import print_scores, timed_bar, warnings_shown
-from tests.commands.running import ended, refused, run
+from tests.shell import ended, refused, run
 
 RNG = np.random.default_rng(0)
 TARGET = RNG.integers(4, size=600)

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from calibrant.files.formats import Array, empty_cells
-from calibrant.inputs import TOLERANCE, flattened, looks_like_probabilities
+from calibrant.inputs import TOLERANCE, flattened, mistaken
 
 Kind = Literal["logits", "probabilities", "confidence"]
 # What people write for right and wrong, besides 0 and 1.
@@ -204,13 +204,11 @@ def looks_like_another_kind(kind: Kind, values: Array, option: str, *, several: 
     if values.dtype.kind not in "fiu":
         return ()
     rows = values if values.ndim < 3 else flattened(values)
-    if several or rows.shape[1:] == (1,):
-        rows = rows.ravel()
-    if kind == "logits" and looks_like_probabilities(rows):
+    if not mistaken(kind, rows[:, 0] if rows.shape[1:] == (1,) else rows, independent=several):
+        return ()
+    if kind == "logits":
         return (f"these logits look like probabilities: give --probabilities {option} if they are",)
-    if kind == "probabilities" and rows.ndim == 1 and len(rows) > 2 and (rows == 1).all():
-        return (f"every value of {option!r} is 1, as a softmax over one output gives: write its sigmoid",)
-    return ()
+    return (f"every value of {option!r} is 1, as a softmax over one output gives: write its sigmoid",)
 
 
 def looks_like_a_class(

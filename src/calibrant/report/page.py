@@ -59,7 +59,6 @@ def write_report(
     audits: Sequence[Audit],
     comparisons: Sequence[Compared] = (),
     *,
-    title: str | None = None,
     opening: Sequence[str] = (),
     made: Made | None = None,
 ) -> None:
@@ -70,7 +69,6 @@ def write_report(
         audits: One audit for each model; several are shown side by side.
         comparisons: ``(first name, second name, metrics.compare(first, second))`` for pairs of models, with a reason in
             words in place of the comparison if there is none.
-        title: Title of the page; by default the name of the model, or the number of models.
         opening: Sentences at the beginning of the page, one per paragraph.
         made: Date, command and files for the foot of the page.
 
@@ -84,14 +82,13 @@ def write_report(
         >>> "<h1>Calibration of <bdi>a &amp; b</bdi></h1>" in page, "Over-confident by 10.00" in page
         (True, True)
     """
-    write_whole(Path(path), render(audits, comparisons, title=title, opening=opening, made=made))
+    write_whole(Path(path), render(audits, comparisons, opening=opening, made=made))
 
 
 def render(
     audits: Sequence[Audit],
     comparisons: Sequence[Compared] = (),
     *,
-    title: str | None = None,
     opening: Sequence[str] = (),
     made: Made | None = None,
 ) -> str:
@@ -100,9 +97,6 @@ def render(
         raise ValueError("a report needs at least one audit, got none: pass report.audit(name, predictions)")
     audits = [replace(audit, name=clean(audit.name)) for audit in audits]
     comparisons = [(clean(first), clean(second), found) for first, second, found in comparisons]
-    text, heading = _title(audits, compared=bool(comparisons))
-    if title is not None:
-        text, heading = clean(title), isolated(clean(title))
     files = resources.files("calibrant.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     filters = (number, isolated, percent, points, ends, sentence, as_sentence, bare_p, counted)
@@ -110,8 +104,7 @@ def render(
     page = environment.from_string(files.joinpath("page.html.jinja").read_text(encoding="utf-8"))
     scores = [score for audit in audits for score in audit.scores]
     return page.render(
-        title=text,
-        heading=heading,
+        title=_title(audits, compared=bool(comparisons)),
         css=Markup(files.joinpath("page.css").read_text(encoding="utf-8")),  # noqa: S704 (our own file)
         opening=[clean(sentence) for sentence in opening],
         lead=_lead(audits),
@@ -127,12 +120,11 @@ def render(
     )
 
 
-def _title(audits: Sequence[Audit], *, compared: bool) -> tuple[str, Markup]:
-    """Title of the page, as text and as a heading."""
-    if len(audits) > 1:
-        words = f"{len(audits)} models compared" if compared else f"Calibration of {len(audits)} models"
-        return words, Markup("{}").format(words)
-    return f"Calibration of {audits[0].name}", Markup("Calibration of {}").format(isolated(audits[0].name))
+def _title(audits: Sequence[Audit], *, compared: bool) -> Markup:
+    if len(audits) == 1:
+        return Markup("Calibration of {}").format(isolated(audits[0].name))
+    words = f"{len(audits)} models compared" if compared else f"Calibration of {len(audits)} models"
+    return Markup("{}").format(words)
 
 
 def _lead(audits: Sequence[Audit]) -> Markup:
