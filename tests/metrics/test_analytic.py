@@ -46,11 +46,6 @@ def test_statistics_are_those_of_the_papers(weighted: bool) -> None:
     assert found.p_value == pytest.approx(2 * stats.norm.sf(abs(found.statistic)))
 
 
-def test_ks_is_the_ks_error_in_standard_deviations() -> None:
-    scale = math.sqrt((RISK * (1 - RISK)).sum()) / len(RISK)
-    assert ks_test(RISK, EVENT).statistic == pytest.approx(metrics.ks_error(RISK, EVENT) / scale)
-
-
 @pytest.mark.parametrize("x", [0.3, 0.8, 1.3, 1.999, 2.001, 3.0, 5.0])
 def test_laws_of_brownian_motion(x: float) -> None:
     # By images of the two barriers: a path from 0 that stays in (-a, b) until time 1 ends anywhere within.

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from calibrant import frames, metrics
 from calibrant.inputs import InputWarning
-from calibrant.metrics import Predictions
 from tests.frames import LIBRARIES, frame_of, series_of
+from tests.metrics.reference import assert_same
 
 RNG = np.random.default_rng(0)
 LOGITS = 3 * RNG.standard_normal((300, 3))
@@ -20,14 +20,6 @@ P = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)
 TARGET = RNG.integers(3, size=300)
 NAMES = np.array(["cow", "ant", "bee"])
 WEIGHT = RNG.integers(1, 5, 300)
-
-
-def assert_same(found: Predictions, expected: Predictions) -> None:
-    for name in ("confidence", "correct", "probabilities", "logits", "target", "weight"):
-        one, other = getattr(found, name), getattr(expected, name)
-        assert (one is None) == (other is None), name
-        if one is not None:
-            np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
