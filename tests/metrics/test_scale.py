@@ -152,8 +152,8 @@ def test_layouts(engine: Engine, tmp_path: Path, layout: str, logits: bool, dtyp
         scores = scores[:, 0].copy()
         columns = {name: scores}
     path = write(tmp_path / "p.parquet", target=target, **columns)
-    flat = scores[:, 0] if layout == "list of one" else scores
-    assert_agrees(engine(path), metrics.predictions(**{name: flat}, target=target).pairs)
+    values: dict[str, Any] = {name: scores}
+    assert_agrees(engine(path), metrics.predictions(**values, target=target).pairs)
 
 
 def test_csv_with_booleans_and_late_fractions(engine: Engine, tmp_path: Path) -> None:
