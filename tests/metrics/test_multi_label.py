@@ -74,17 +74,6 @@ def test_one_label_is_a_binary_problem(k: int) -> None:
     assert metrics.brier(label) == pytest.approx(metrics.brier(logits=LOGITS[:, k], target=TARGET[:, k]) / 2)
 
 
-def test_a_class_against_the_rest_is_a_label() -> None:
-    p = RNG.dirichlet(np.ones(4), 50)
-    y = RNG.integers(4, size=50)
-    data = metrics.predictions(probabilities=p, target=y, sample_weight=np.arange(50))
-    one = data.of_class(2)
-    np.testing.assert_array_equal(one.confidence, p[:, 2])
-    np.testing.assert_array_equal(one.correct, y == 2)
-    np.testing.assert_array_equal(one.weight, np.arange(50))
-    assert metrics.classwise_ece(data) == pytest.approx(np.mean([metrics.ece(data.of_class(k)) for k in range(4)]))
-
-
 def test_ignored_labels_are_left_out_one_by_one() -> None:
     target, spoiled = TARGET.copy(), LOGITS.copy()
     target[:50, 0] = target[60:70] = -100

@@ -200,50 +200,38 @@ LOGITS: dict[str, Any] = {"logits": [[0.5, 2.5], [0.1, 0.9], [0.3, 0.7]], "targe
 
 
 @pytest.mark.parametrize(
-    ("columns", "complaint"),
+    ("columns", "token"),
     [
-        ({"confidence": [0.5], "right": [1]}, "confidence and correct; it has confidence, right"),
+        ({"confidence": [0.5], "right": [1]}, "it has confidence, right"),
         ({"confidence": pa.array([], pa.float32()), "correct": pa.array([], pa.int8())}, "no rows"),
-        ({"confidence": [0.5, 0.6], "correct": [0, 1]}, "2 rows, ESD needs at least 3"),
+        ({"confidence": [0.5, 0.6], "correct": [0, 1]}, "2 rows"),
         (GOOD | {"confidence": [0.5, float("nan"), 0.7]}, "1 of 3 .*no confidence"),
         (GOOD | {"confidence": [0.5, None, None]}, "2 of 3 .*no confidence"),
-        (GOOD | {"confidence": [0.5, 1.5, 0.1]}, r"1 of 3 .*outside \[0, 1\]"),
-        (GOOD | {"confidence": ["a", "b", "c"]}, "column confidence holds .*, not numbers"),
+        (GOOD | {"confidence": [0.5, 1.5, 0.1]}, r"1 of 3 .*\[0, 1\]"),
+        (GOOD | {"confidence": ["a", "b", "c"]}, "confidence .*numbers"),
         (GOOD | {"correct": [0, 1, 2]}, "1 of 3 .*correct"),
         (GOOD | {"correct": [False, None, True]}, "1 of 3 .*correct"),
-        ({"logits_0": [1.0] * 3, "logits_2": [1.0] * 3, "target": [0] * 3}, "2 columns logits_..., but no 'logits_1'"),
-    ],
-)  # fmt: skip
-def test_bad_columns_are_named_with_their_remedy(tmp_path: Path, columns: dict[str, Any], complaint: str) -> None:
-    refuses(statistics_duckdb, write(tmp_path / "bad.parquet", **columns), complaint)
-
-
-# The checks of lists are where the engines' words differ.
-@pytest.mark.parametrize(
-    ("columns", "complaint"),
-    [
+        ({"logits_0": [1.0] * 3, "logits_2": [1.0] * 3, "target": [0] * 3}, "no 'logits_1'"),
         (PROBABILITIES | {"target": [0, 1, 2]}, "1 of 3 .* 0 to 1"),
         (PROBABILITIES | {"target": [0, 0.5, 1]}, "1 of 3 .*target"),
         (PROBABILITIES | {"target": [0, None, -1]}, "2 of 3 .*target"),
-        (PROBABILITIES | {"probabilities": [[0.5, 0.5], [0.5, 0.6], [1.0, 0.0]]}, "1 of 3 rows .* do not sum to 1"),
+        (PROBABILITIES | {"probabilities": [[0.5, 0.5], [0.5, 0.6], [1.0, 0.0]]}, "1 of 3 .* sum to 1"),
         (PROBABILITIES | {"probabilities": [[0.5, 0.5], [1.0], [1.0, 0.0]]}, "1 of 3 .*different number"),
         (PROBABILITIES | {"probabilities": [[0.5, 0.5], [1.0, None], [1.0, 0.0]]}, "1 of 3 .*missing"),
         (PROBABILITIES | {"probabilities": [[0.5, 0.5], None, [1.0, 0.0]]}, "1 of 3 .*no probabilities"),
-        (PROBABILITIES | {"probabilities": [[0.5, 0.5], [-1.0, 2.0], [1.0, 0.0]]}, r"1 of 3 rows .* outside \[0, 1\]"),
+        (PROBABILITIES | {"probabilities": [[0.5, 0.5], [-1.0, 2.0], [1.0, 0.0]]}, r"1 of 3 .* \[0, 1\]"),
         (PROBABILITIES | {"probabilities": [[0.5, 0.5], [float("nan"), 1.0], [1.0, 0.0]]}, "1 of 3 .*NaN"),
-        (PROBABILITIES | {"probabilities": EMPTY}, "column probabilities holds empty lists"),
+        (PROBABILITIES | {"probabilities": EMPTY}, "probabilities .*empty"),
         (PROBABILITIES | {"probabilities": [0.5, 1.5, None]}, "1 of 3 .*no probabilities"),
         (LOGITS | {"logits": [[0.5, float("inf")], [0.1, 0.2], [0.3, float("nan")]]}, "2 of 3 .*infinite"),
         (LOGITS | {"logits": [[0.5, -float("inf")], [0.1, 0.2], [0.3, 0.4]]}, "1 of 3 .*infinite"),
     ],
 )  # fmt: skip
-def test_bad_scores_are_named_with_their_remedy(
-    engine: Engine, tmp_path: Path, columns: dict[str, Any], complaint: str
-) -> None:
-    refuses(engine, write(tmp_path / "bad.parquet", **columns), complaint)
+def test_bad_columns_are_refused(engine: Engine, tmp_path: Path, columns: dict[str, Any], token: str) -> None:
+    refuses(engine, write(tmp_path / "bad.parquet", **columns), token)
 
 
-def test_bad_files_are_named_with_their_remedy(engine: Engine, tmp_path: Path) -> None:
+def test_bad_files_are_refused(engine: Engine, tmp_path: Path) -> None:
     not_parquet, other = tmp_path / "text.parquet", tmp_path / "p.xlsx"
     not_parquet.write_text("confidence,correct\n0.5,1\n")
     other.write_text("")
@@ -278,12 +266,8 @@ def test_memory_limit_is_kept_by_spilling_and_the_directory_removed(tmp_path: Pa
     assert (seen[0], seen[-1], max(most)) == (0.0, 1.0, 1)
     assert list(spill.iterdir()) == []
     z, c = duckdb.read_parquet(str(path)).order("confidence").fetchnumpy().values()
-    n, d = len(z), c - z
-    assert (np.diff(z) > 0).all()  # no ties, so that the plain formulas hold; 2,000,000 groups exceed 60 MB
-    below = d.cumsum() - d
-    expected = (below**2 - ((d**2).cumsum() - d**2)).sum() / (n * (n - 1) * (n - 2))
-    assert limited.esd == pytest.approx(expected, rel=1e-9)
-    assert limited.ks_error == pytest.approx(np.abs(d.cumsum()).max() / n, rel=1e-9)
+    assert (np.diff(z) > 0).all()  # 2,000,000 groups exceed 60 MB
+    assert_agrees(limited, metrics.predictions(z, c))
     with pytest.raises(MemoryError, match="raise it, lower threads"):
         statistics_duckdb(path, memory_limit="8MB", threads=1, temp_dir=spill)
     assert list(spill.iterdir()) == []

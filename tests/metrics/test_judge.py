@@ -1,4 +1,4 @@
-"""What is judged, by the task, and the tests of all of it together."""
+"""The views of predictions, and the tests of all of them together."""
 
 import numpy as np
 import pytest

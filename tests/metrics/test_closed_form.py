@@ -1,4 +1,4 @@
-"""Tests with a closed-form law, the line, ICI, decompositions and equivalence, against transcriptions of them."""
+"""Closed-form tests, the calibration line, ICI, decompositions and equivalence, against transcriptions of them."""
 
 import math
 from functools import partial
