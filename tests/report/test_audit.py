@@ -1,14 +1,12 @@
 from html import escape
 from importlib import import_module
-from types import ModuleType
 
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
-import calibrant
-from calibrant import metrics, report, training
+from calibrant import metrics, report
 from calibrant.metrics.predictions import views
 from calibrant.posthoc import TemperatureScaling
 from tests.report.data import classifier, confidences, two_classes
@@ -63,14 +61,10 @@ def test_confidences_alone_are_recalibrated_as_risks_of_being_right() -> None:
 
 def test_probabilities_are_repaired_as_the_logits_they_came_from() -> None:
     given = classifier(samples=500, sharpness=2.0)
-    of_logits = report.audit("model", given, draws=10)
-    assert given.probabilities is not None
-    assert given.target is not None
-    same = metrics.predictions(probabilities=given.probabilities, target=given.target)
-    of_probabilities = report.audit("model", same, draws=10)
-    assert of_logits.repair is not None
-    assert of_probabilities.repair is not None
-    temperatures = [found.repair.calibrator.temperature_ for found in (of_logits, of_probabilities) if found.repair]
+    probabilities, target = given.of_classes("this test")
+    same = metrics.predictions(probabilities=probabilities, target=target)
+    repairs = [report.audit("model", each, draws=10).repair for each in (given, same)]
+    temperatures = [repair.calibrator.temperature_ for repair in repairs if repair is not None]
     assert temperatures[0] == pytest.approx(temperatures[1], rel=1e-5)
 
 
@@ -172,7 +166,7 @@ def test_where_there_is_no_repair_the_audit_says_why(monkeypatch: pytest.MonkeyP
 
 
 def test_too_few_samples_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least 3 samples, got 2"):
+    with pytest.raises(ValueError, match="at least 3"):
         report.audit("model", metrics.predictions([0.9, 0.8], [1, 0]))
 
 
@@ -187,11 +181,6 @@ def test_an_audit_shows_as_a_table_in_a_notebook() -> None:
     assert all(f">{score}</td>" in page for score in (*audit.scores, *audit.repair.scores))
     assert page.count("<tr>") == page.count("</tr>") > 0
     assert "<a>" not in page
-
-
-@pytest.mark.parametrize("module", [calibrant, metrics, report, training], ids=lambda module: module.__name__)
-def test_what_is_imported_when_first_used_is_listed_too(module: ModuleType) -> None:
-    assert set(module.__all__) <= set(dir(module))
 
 
 def test_the_interval_of_a_loss_of_labels_is_about_the_loss_of_the_table() -> None:
