@@ -12,7 +12,7 @@ from cyclopts.validators import Number
 
 from calibrant import __version__
 from calibrant.commands import Engine
-from calibrant.layout import Columns
+from calibrant.files.layout import Columns
 from calibrant.metrics.binned import ConventionName
 
 app = App(

@@ -29,13 +29,14 @@ IGNORED = -1
 TOLERANCE = 0.005
 # Logits whose rows miss a sum of 1 by less are probably probabilities; fewer rows may do so by chance.
 LIKE_ONE, LIKE_ROWS = 1e-3, 8
-ONES = (
-    "every probability of class 1 is 1, probably by a softmax over one class: pass the sigmoid of the logit, or logits="
-)
 
 
 class InputWarning(UserWarning):
     """Input that is probably not what it was passed as, such as probabilities passed as logits."""
+
+
+class FitWarning(UserWarning):
+    """A post-hoc fit that is doubtful: too few samples, a class without any, or worse than doing nothing."""
 
 
 class Rows(NamedTuple):
@@ -91,9 +92,9 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def warn(text: str, category: type[UserWarning] = InputWarning) -> None:
-    """Issue a warning at the first line outside this package."""
+    """Issue a warning at the first line outside this package, and outside of torch that calls its modules."""
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("calibrant."):
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(("calibrant.", "torch.")):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, category, stacklevel=level)
 
@@ -103,6 +104,16 @@ def hint_for_logits(logits: object) -> str:
     if hasattr(logits, "logits"):
         return "pass outputs.logits"
     return 'pass outputs.logits, or outputs["logits"] of a dict' if isinstance(logits, Mapping) else ""
+
+
+def counted(several: float, word: str) -> str:
+    """A number and its noun.
+
+    Example:
+        >>> counted(1, "sample"), counted(2000, "sample")
+        ('1 sample', '2,000 samples')
+    """
+    return f"{several:,} {word}{'s' if several != 1 else ''}"
 
 
 def sum_to_one(rows: Array) -> bool:
@@ -125,8 +136,8 @@ def looks_like_probabilities(logits: Array) -> bool:
     return of_one or sum_to_one(some)
 
 
-def doubt(name: str, values: Array, independent: bool = False) -> str:
-    """What values of this name probably are instead, with the remedy; empty if nothing is doubtful.
+def mistaken(name: str, values: Array, independent: bool = False) -> bool:
+    """Whether logits are probably probabilities, or probabilities are all 1.
 
     Args:
         name: ``"logits"`` or ``"probabilities"``.
@@ -134,13 +145,22 @@ def doubt(name: str, values: Array, independent: bool = False) -> str:
         independent: Whether each column is a label of its own.
     """
     if name == "probabilities":
-        ones = values.ndim == 1 and len(values) > 2 and (values == 1).all()
-        return ONES if ones else ""
-    if not looks_like_probabilities(values.ravel() if independent else values):
-        return ""
-    if values.ndim == 1 or independent:
-        return "these logits all lie in [0, 1], as probabilities do: pass probabilities= if they are"
-    return "these logits look like probabilities (rows sum to 1): pass probabilities="
+        return bool(values.ndim == 1 and len(values) > 2 and (values == 1).all())
+    return looks_like_probabilities(values.ravel() if independent else values)
+
+
+def warn_if_mistaken(name: str, values: Array, independent: bool = False) -> None:
+    """Warn of :func:`mistaken` values, with the remedy."""
+    if not mistaken(name, values, independent):
+        return
+    if name == "probabilities":
+        warn(
+            "every probability of class 1 is 1, probably by a softmax over one class: pass the sigmoid of the logit, "
+            "or logits="
+        )
+    else:
+        how = "all lie in [0, 1]" if values.ndim == 1 or independent else "look like probabilities (rows sum to 1)"
+        warn(f"these logits {how}: pass probabilities= if they are probabilities")
 
 
 def as_array(name: str, value: Values) -> Marks:
@@ -204,8 +224,8 @@ def finite_logits(logits: Array) -> Array:
     if logits.size and not (-np.inf < logits.min() and logits.max() < np.inf):
         unusable = int((~np.isfinite(logits)).reshape(len(logits), -1).any(1).sum())
         raise ValueError(
-            f"logits must be finite, got NaN or infinity in {unusable} of {len(logits)} samples: leave those samples "
-            "out, or fix the model"
+            f"logits must be finite, got NaN or infinity in {unusable} of {counted(len(logits), 'sample')}: leave "
+            "those samples out, or fix the model"
         )
     return logits
 
@@ -264,7 +284,7 @@ def rows_of(
     values = values[:, np.newaxis] if values.ndim == 1 else values
     shape = values.shape[:1] + values.shape[2:]
     labels = list(frames.as_array(classes).tolist()) if classes is not None else _column_names(given)
-    weight = None if sample_weight is None else _weight(sample_weight, shape)
+    weight = None if sample_weight is None else checked_weight(sample_weight, shape)
     found = _labels(frames.in_order(target, labels), labels, classes is not None, ignore_index)
     if not multi_label and found.shape == values.shape and values.shape[1] == 1:
         found = found[:, 0]
@@ -292,7 +312,7 @@ def rows_of(
     if not several:
         _check_classes(marks, count)
     names = tuple(map(str, labels)) if labels is not None and len(labels) == count else None
-    return Rows(flat, marks, None if weight is None else _positive(weight), names)
+    return Rows(flat, marks, None if weight is None else positive_weight(weight), names)
 
 
 def checked_target(target: Values, samples: int, classes: int, like: str) -> IndexArray:
@@ -305,9 +325,21 @@ def checked_target(target: Values, samples: int, classes: int, like: str) -> Ind
     return labels
 
 
-def checked_weight(sample_weight: Values, samples: int) -> Array:
-    """Return the weight of each sample in float64, or raise an error."""
-    return _positive(_weight(sample_weight, (samples,)))
+def checked_weight(sample_weight: Values, shape: tuple[int, ...]) -> Array:
+    """Return the weight of each sample as a flat array in float64, or raise an error."""
+    weight = as_array("sample_weight", sample_weight).astype(np.float64)
+    weight = weight[:, 0] if weight.ndim == len(shape) + 1 and weight.shape[1] == 1 else weight
+    check_shape("sample_weight", weight, shape, "the samples")
+    if not (np.isfinite(weight) & (weight >= 0)).all():
+        raise ValueError("sample_weight must be finite and at least 0: check the weights")
+    return positive_weight(weight.ravel())
+
+
+def positive_weight(weight: Array) -> Array:
+    """The weights, or an error if all are 0."""
+    if len(weight) and not (weight > 0).any():
+        raise ValueError("sample_weight must be above 0 somewhere, got only zeros: check the weights")
+    return weight
 
 
 def class_names(target: Values, given: Values, count: int) -> list[Any]:
@@ -323,8 +355,8 @@ def class_names(target: Values, given: Values, count: int) -> list[Any]:
         return [*(found - set(columns)), *columns]
     if len(found) != count:
         raise ValueError(
-            f"target holds {len(found):,} different labels, but the logits have {count} classes: pass classes= with "
-            "the label of every column of the logits, in their order"
+            f"target holds {counted(len(found), 'different label')}, but the logits have {count} classes: pass "
+            "classes= with the label of every column of the logits, in their order"
         )
     try:
         return sorted(found)
@@ -335,32 +367,31 @@ def class_names(target: Values, given: Values, count: int) -> list[Any]:
         ) from None
 
 
-def logit_rows(given: Any, labels: Sequence[Any] | None = None) -> Any:
-    """Logits to be calibrated as ``(N, C)`` rows, at least float32; of class 1 of two, with a 0 for class 0.
+def logit_rows(given: Any, *, one_is_binary: bool = True) -> Any:
+    """Logits to be calibrated as ``(N, C)`` rows, at least float32.
 
-    A tensor stays a tensor, on its device and with its graph, and its values are not looked at. Anything else becomes
-    an array of finite numbers.
+    A tensor stays a tensor, on its device and with its graph, and its values are not looked at.
 
     Args:
         given: ``(N, C)``, dense ``(N, C, d1, ...)``, or ``(N,)`` or ``(N, 1, ...)`` of class 1 of two.
-        labels: Names of the classes; the columns of a data frame are brought into their order.
+        one_is_binary: Whether one column is the logit of class 1 of two, with a 0 for class 0.
 
     Example:
         >>> logit_rows([1.0, -2.0]).tolist()
         [[0.0, 1.0], [0.0, -2.0]]
     """
-    if is_tensor(given):
-        if not given.is_floating_point():
-            raise TypeError(f"logits must be floating point, got {given.dtype}: call logits.float()")
-        values: Any = given.float() if given.itemsize < 4 else given
+    if not is_tensor(given):
+        values: Any = numbers("logits", given)
+    elif given.is_floating_point():
+        values = given.float() if given.itemsize < 4 else given
     else:
-        values = finite_logits(numbers("logits", frames.in_order(given, labels)))
+        values = given.double()
     if values.ndim == 0 or (values.ndim > 1 and values.shape[1] == 0):
         raise ValueError(
             f"logits must have shape (N, C), or (N,) or (N, 1) if binary, got {tuple(values.shape)}: pass a batch of "
             "samples with at least one class"
         )
-    if values.ndim > 1 and values.shape[1] > 1:
+    if values.ndim > 1 and (values.shape[1] > 1 or not one_is_binary):
         return flattened(values)
     column = values.reshape(-1, 1)
     if is_tensor(given):
@@ -373,19 +404,22 @@ def in_container(given: Any, rows: Any, labels: Sequence[Any] | None = None, *, 
 
     Args:
         given: The logits as passed to :func:`logit_rows`.
-        rows: ``(N, C)``, a tensor or an array.
+        rows: ``(N, C)``, or ``(N,)`` with one value for each sample; a tensor or an array.
         labels: Names of the classes, which name the columns of a data frame.
         of_logits: Whether these are logits again, which have one column if the given ones had.
     """
-    shape = tuple(given.shape) if hasattr(given, "shape") else np.shape(given)
-    if of_logits and (len(shape) == 1 or shape[1] == 1):
+    shape = tuple(np.shape(given))
+    if of_logits and (len(shape) < 2 or shape[1] == 1):
         rows = (rows[:, 1] - rows[:, 0]).reshape(shape)
+    elif rows.ndim == 1:
+        rows = rows.reshape(shape[0], *shape[2:])
+        given = given if is_tensor(given) else None
     elif len(shape) > 2:
         rows = rows.reshape(shape[0], *shape[2:], rows.shape[1])
         rows = rows.movedim(-1, 1) if is_tensor(rows) else np.moveaxis(rows, -1, 1)
     if is_tensor(given):
-        return rows
-    return frames.like(given, of_tensor(rows) if is_tensor(rows) else rows, labels)
+        return rows if is_tensor(rows) else sys.modules["torch"].from_numpy(rows)
+    return rows if is_tensor(rows) else frames.like(given, rows, labels)
 
 
 def flattened(values: Any) -> Any:
@@ -394,21 +428,6 @@ def flattened(values: Any) -> Any:
         return values
     last = values.movedim(1, -1) if is_tensor(values) else np.moveaxis(values, 1, -1)
     return last.reshape(-1, values.shape[1])
-
-
-def _weight(sample_weight: Values, shape: tuple[int, ...]) -> Array:
-    weight = as_array("sample_weight", sample_weight).astype(np.float64)
-    weight = weight[:, 0] if weight.ndim == len(shape) + 1 and weight.shape[1] == 1 else weight
-    check_shape("sample_weight", weight, shape, "the samples")
-    if not (np.isfinite(weight) & (weight >= 0)).all():
-        raise ValueError("sample_weight must be finite and at least 0: check the weights")
-    return weight.ravel()
-
-
-def _positive(weight: Array) -> Array:
-    if len(weight) and not (weight > 0).any():
-        raise ValueError("sample_weight must be above 0 somewhere: check the weights")
-    return weight
 
 
 def _column_names(given: Values) -> list[Any] | None:

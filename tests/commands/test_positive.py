@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from calibrant.files import FileError, read_source
-from calibrant.layout import Columns
+from calibrant.files.layout import Columns
 from calibrant.metrics.scale import statistics_duckdb
 from tests.shell import ended, refused
 

@@ -7,7 +7,7 @@ import pytest
 
 from calibrant import metrics
 from calibrant.metrics import Predictions
-from calibrant.metrics.line import line_and_covariance
+from calibrant.metrics.closed_form import line_and_covariance
 
 
 def risks(samples: int, seed: int, *, shift: float = 0.0, slope: float = 1.0, low: float = 0.1) -> Predictions:

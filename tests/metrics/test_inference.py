@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from calibrant import metrics
 from calibrant.frames import Array, Marks
-from calibrant.metrics import binned, cumulative, jackknife, kernel, proper, resampling
-from calibrant.metrics.compare import compare
-from calibrant.metrics.intervals import confidence_interval
+from calibrant.metrics import binned, cumulative, intervals, jackknife, kernel, proper, tests
+from calibrant.metrics.intervals import compare, confidence_interval
 from calibrant.metrics.predictions import Predictions, predictions
 from calibrant.metrics.registry import find_metric
 from calibrant.metrics.tests import calibration_test
@@ -111,9 +110,9 @@ def test_one_sort_serves_all_draws(name: str, metric: str) -> None:
     rows_of = find_metric(metric).rows
     assert rows_of is not None
     value = rows_of(data)
-    assert value(resampling.observed_residuals(data.ties))[0] == pytest.approx(PLAIN[metric](z, c), abs=1e-14)
+    assert value(tests.observed_residuals(data.ties))[0] == pytest.approx(PLAIN[metric](z, c), abs=1e-14)
     sizes = data.ties.samples.astype(int)
-    for block in resampling.consistent_residuals(data.ties, 20, seed=1):
+    for block in tests.null_residuals(data.ties, 20, seed=1):
         right = np.rint(block + data.ties.samples * data.ties.confidence).astype(int)
         for drawn, found in zip(right, value(block), strict=True):
             correct = np.concatenate([np.arange(n) < r for n, r in zip(sizes, drawn, strict=True)])
@@ -124,9 +123,9 @@ def test_one_sort_serves_all_draws(name: str, metric: str) -> None:
 @pytest.mark.parametrize("name", DATA)
 def test_bootstrapped_rows_equal_the_metric_of_the_drawn_samples(name: str) -> None:
     data = predictions(*DATA[name])
-    residuals = resampling._residuals_of_counts(data)
+    residuals = intervals._residuals_of_counts(data)
     ks, ece = cumulative.ks_rows(data.ties), binned.ece_rows(data, None, "paper")
-    for counts in resampling._bootstrap_counts(data, 10, seed=2):
+    for counts in intervals._bootstrap_counts(data, 10, seed=2):
         assert (counts.sum(1) == len(data)).all()
         block, drawn = residuals(counts), [data.repeated(row) for row in counts]
         np.testing.assert_allclose(ks(block), [cumulative.ks_error(each) for each in drawn], atol=1e-14)
@@ -137,7 +136,7 @@ def test_draws_have_the_probability_of_the_confidence() -> None:
     z = np.array([0.0, 1e-5, 0.3, 0.99999, 1 - 1e-9, 1.0])
     data = predictions(np.concatenate((z, np.full(7, 0.9), np.full(5, 1 - 1e-4))), np.ones(18))
     draws = 400_000
-    residual = sum(block.sum(0) for block in resampling.consistent_residuals(data.ties, draws, seed=0))
+    residual = sum(block.sum(0) for block in tests.null_residuals(data.ties, draws, seed=0))
     p, n = data.ties.confidence, data.ties.samples
     error = np.sqrt(draws * n * p * (1 - p))
     assert (np.abs(residual) <= 4 * error + 1e-3).all()
@@ -149,7 +148,7 @@ def test_the_size_of_blocks_does_not_change_the_draws(monkeypatch: pytest.Monkey
     for z, c in (DATA["tied"], DATA["continuous"]):
         results = []
         for cells in (1, 1000, 1 << 20):
-            monkeypatch.setattr(resampling, "CELLS", cells)
+            monkeypatch.setattr(tests, "CELLS", cells)
             test = calibration_test(z, c, draws=50, seed=3)
             results.append((test, confidence_interval(z, c, metric="ks_error", draws=50, seed=3)))
         assert results[0] == results[1] == results[2]
@@ -169,7 +168,7 @@ def test_memory_is_bounded() -> None:
 def test_targets_are_drawn_from_the_class_probabilities() -> None:
     p = np.array([[0.6, 0.3, 0.1], [0.0, 0.2, 0.8]])
     data = predictions(probabilities=p, target=[0, 2])
-    drawn = list(resampling.consistent_predictions(data, 20_000, 0, of_classes=True))
+    drawn = list(tests.null_predictions(data, 20_000, 0, of_classes=True))
     targets = np.stack([each.target for each in drawn if each.target is not None])
     shares = np.stack([(targets == k).mean(0) for k in range(3)], 1)
     np.testing.assert_allclose(shares, p, atol=0.015)
@@ -397,7 +396,7 @@ def test_the_least_spread_is_that_of_calibrated_models(metric: str) -> None:
         data = predictions(z, np.arange(300) % 2)
         assert made.rows is not None
         assert made.jackknife is not None
-        values = [made.rows(data)(block) for block in resampling.consistent_residuals(data.ties, 4000, seed=0)]
+        values = [made.rows(data)(block) for block in tests.null_residuals(data.ties, 4000, seed=0)]
         assert made.jackknife(data).least_spread == pytest.approx(np.concatenate(values).std(), rel=0.1)
 
 

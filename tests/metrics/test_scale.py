@@ -21,12 +21,12 @@ import pyarrow.csv  # noqa: E402
 import pyarrow.parquet  # noqa: E402
 
 from calibrant import metrics  # noqa: E402
-from calibrant.layout import Columns  # noqa: E402
+from calibrant.files.formats import Column  # noqa: E402
+from calibrant.files.layout import Columns  # noqa: E402
 from calibrant.metrics import scale_sql  # noqa: E402
 from calibrant.metrics.binned import equal_width_bins  # noqa: E402
 from calibrant.metrics.scale import Statistics, statistics_duckdb, statistics_spark  # noqa: E402
-from calibrant.metrics.scale_pairs import find_pairs  # noqa: E402
-from calibrant.tables import Column  # noqa: E402
+from calibrant.metrics.scale_pairs import Source, find_pairs  # noqa: E402
 
 Array = npt.NDArray[Any]
 Engine = Callable[..., Statistics]
@@ -346,7 +346,7 @@ def test_spark_takes_a_frame_and_never_gathers_its_rows(spark: Any, tmp_path: Pa
 
     frame.createOrReplaceTempView("plan")
     found = [Column(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
-    pairs = find_pairs(scale_sql.SPARK, lambda *_: [], "plan", found, Columns(), "plan", risk=False)
+    pairs = find_pairs(Source(scale_sql.SPARK, lambda *_: [], "plan"), found, Columns(), "plan", risk=False)
     text = scale_sql.sums_statement(pairs, 20, [0.2, 0.4, 0.6, 0.8])
     plan = spark.sql(text)._jdf.queryExecution().executedPlan().toString()
     spark.catalog.dropTempView("plan")

@@ -20,8 +20,8 @@ from calibrant.posthoc import (
     VectorScaling,
     solvers,
 )
+from calibrant.posthoc.cross_validation import Samples
 from calibrant.posthoc.map import Affine
-from calibrant.posthoc.samples import Samples
 from calibrant.posthoc.solvers import Correction, Penalty, fit_affine
 from tests.posthoc.data import nll, overconfident, part_of
 

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrant.posthoc.cross_validation import canonical_order, pieces, random_words, row_hash
-from calibrant.posthoc.samples import Samples
+from calibrant.posthoc.cross_validation import Samples, canonical_order, pieces, random_words, row_hash
 from tests.posthoc.data import overconfident
 
 LOGITS, TARGET = (part.numpy() for part in overconfident(503, 4, 2.0, seed=9))

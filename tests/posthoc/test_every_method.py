@@ -113,7 +113,7 @@ def test_ignored_samples_do_not_count(name: str) -> None:
 
 
 @pytest.mark.parametrize(("logits", "error", "token"), [
-    (TEST[:, :3], ValueError, "fitted on 4 classes, got 3"),
+    (TEST[:, :3], ValueError, "got logits of 3 classes"),
     (TEST[:, 0], ValueError, "two classes"),
     (TEST[0], ValueError, r"logits\[None\]"),
     (torch.zeros(2, 0), ValueError, "at least one class"),

@@ -20,7 +20,7 @@ from calibrant.posthoc import (
     VectorScaling,
     logits_from_probabilities,
 )
-from calibrant.posthoc.samples import Samples
+from calibrant.posthoc.cross_validation import Samples
 from tests.posthoc.data import overconfident
 from tests.real_data import real
 
@@ -205,7 +205,7 @@ def test_a_temperature_needs_no_sample_of_every_class() -> None:
 def test_one_column_is_said_to_be_two_classes() -> None:
     logits, target = overconfident(100, 10, 2.0, seed=6)
     scaling = TemperatureScaling().fit(logits, target)
-    with pytest.raises(ValueError, match=r"got logits of shape \(1, 1\), which are those of two classes"):
+    with pytest.raises(ValueError, match="of two classes"):
         scaling.predict_proba(torch.zeros(1, 1))
 
 

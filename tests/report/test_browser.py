@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from calibrant import report
-from calibrant.metrics.compare import compare
+from calibrant.metrics.intervals import compare
 from tests.report.data import classifier, confidences
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 from calibrant import metrics, report
 from calibrant.files import FileError
 from calibrant.metrics import registry
-from calibrant.metrics.compare import compare
+from calibrant.metrics.intervals import compare
 from calibrant.report.page import number, render
 from tests.pages import Checker
 from tests.report.data import EDGE_CASES, classifier, confidences

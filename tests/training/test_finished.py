@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.training import CalibratedLoss, CalibrationWarning
+from calibrant.training.calibrated_loss import Reminder
 from calibrant.training.forward import evaluating
-from calibrant.training.warning import Reminder
 from tests.training.batches import Batch, knowing, samples, train, with_settings
 
 TELL = Reminder.tell
@@ -134,7 +134,7 @@ def test_a_state_from_before_finish_needs_the_weights_from_before_it() -> None:
 def test_weights_from_before_finish_are_told(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reminder, "tell", TELL)
     told: list[str] = []
-    monkeypatch.setattr("calibrant.training.warning.warn", lambda text, *_: told.append(text))
+    monkeypatch.setattr("calibrant.training.calibrated_loss.warn", lambda text, *_: told.append(text))
     model, calibrated = trained()
     weights = copy.deepcopy(model.state_dict())
     calibrated.finish([HELD_OUT])

@@ -27,16 +27,15 @@ from calibrant.commands.terminal import (
     show_notices,
 )
 from calibrant.files import FileError, digest, fits_in_memory, naming, read_source, refuse_overwriting
-from calibrant.layout import Columns
+from calibrant.files.formats import TABLES, is_table
+from calibrant.files.layout import Columns
 from calibrant.metrics import compare
 from calibrant.metrics.binned import ConventionName
-from calibrant.metrics.compare import Comparison
+from calibrant.metrics.intervals import Comparison
 from calibrant.metrics.predictions import Predictions
 from calibrant.report import audit, verdict
 from calibrant.report.audit import Audit, audit_table
 from calibrant.report.statistics import weights_of
-from calibrant.tables import SUFFIXES as TABLES
-from calibrant.tables import is_table, missing
 
 # Fewest samples that two models must share to be compared.
 FEWEST_COMPARED = 4
@@ -221,7 +220,7 @@ def _show(audits: list[Audit], compared: Sequence[Compared], console: Console) -
 def _engine(paths: Sequence[Path], wished: Engine) -> Engine:
     """How to read the files: all in memory, or all with SQL."""
     if wished == "auto":
-        large = [path for path in paths if is_table(path) and not missing(path) and not fits_in_memory(path)]
+        large = [path for path in paths if is_table(path) and not fits_in_memory(path)]
         wished = "duckdb" if large else "memory"
     for path in paths if wished != "memory" else ():
         if not is_table(path):

@@ -16,10 +16,10 @@ from rich.table import Table
 
 from calibrant.commands import printable
 from calibrant.files import json_text
+from calibrant.metrics.closed_form import p_value
 from calibrant.metrics.evaluate import Scores
 from calibrant.metrics.intervals import Interval
 from calibrant.metrics.registry import number
-from calibrant.metrics.tests import p_value
 from calibrant.report.formats import bare_p
 from calibrant.report.statistics import floor_note
 

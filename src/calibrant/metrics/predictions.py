@@ -14,12 +14,11 @@ from calibrant.inputs import (
     Rows,
     checked_weight,
     distributions,
-    doubt,
     finite_logits,
     in_unit_interval,
     numbers,
     rows_of,
-    warn,
+    warn_if_mistaken,
     zero_one,
 )
 from calibrant.inputs import Values as Values
@@ -288,8 +287,7 @@ def predictions(
             source: Any = sources[named[0]]
             rows = rows_of(named[0], source, value, sample_weight, classes, ignore_index, multi_label)
             made = _from_logits(rows) if logits is not None else _from_probabilities(rows)
-            if text := doubt(named[0], rows.values, made.task == "multi-label"):
-                warn(text)
+            warn_if_mistaken(named[0], rows.values, made.task == "multi-label")
     if made.weight is None and len(made) < minimum:
         raise ValueError(f"{name} needs at least {minimum} sample{'s'[: minimum > 1]}, got {len(made)}")
     if made.weight is not None and made.total < minimum > 1:
@@ -367,7 +365,7 @@ def _from_pairs(confidence: Values, correct: Values, sample_weight: Values | Non
     if z.ndim != 1:
         raise ValueError(f"confidence must have shape (N,), got {z.shape}: pass probabilities= for (N, C)")
     z = in_unit_interval("confidence", z)
-    weight = None if sample_weight is None else checked_weight(sample_weight, len(z))
+    weight = None if sample_weight is None else checked_weight(sample_weight, z.shape)
     return Predictions(z, zero_one("correct", correct, z.shape, "confidence"), weight=weight)
 
 

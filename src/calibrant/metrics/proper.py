@@ -130,13 +130,8 @@ def _label_losses(data: Predictions) -> Array:
 def brier(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> float:
     r"""Brier score: mean :math:`(c - z)^2` of pairs, or mean :math:`\sum_k (p_k - y_k)^2` if classes are known.
 
-    With several labels per sample, it is the mean of :math:`(p_k - y_k)^2` over all labels.
-
-    Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
-        correct: 1 or True where the prediction is right, same shape.
-        **given: ``logits=`` or ``probabilities=`` with ``target=``: then all classes count, and the score lies in
-            [0, 2].
+    With several labels per sample, it is the mean of :math:`(p_k - y_k)^2` over all labels. It lies in [0, 1], or in
+    [0, 2] if classes are known.
 
     References:
         Brier, "Verification of forecasts expressed in terms of probability", 1950.
@@ -176,11 +171,6 @@ def aurc(confidence: Confidence = None, correct: Correct = None, **given: Unpack
     r"""Area under the risk-coverage curve: the error rate among the k most confident, averaged over k = 1..N.
 
     Within a tie group the order is unknown, so its errors are spread evenly: the expectation over random orders.
-
-    Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
-        correct: 1 or True where the prediction is right, same shape.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
     References:
         Geifman, Uziel, El-Yaniv, "Bias-Reduced Uncertainty Estimation for Deep Neural Classifiers", ICLR 2019.

@@ -1,5 +1,6 @@
 """Post-hoc calibrators, fitted to held-out logits after training."""
 
+from calibrant.inputs import FitWarning
 from calibrant.posthoc.affine import (
     DirichletCalibration,
     MatrixScaling,
@@ -11,11 +12,10 @@ from calibrant.posthoc.auto import METHODS, AutoCalibration
 from calibrant.posthoc.binning import BayesianBinning, HistogramBinning, SplineCalibration
 from calibrant.posthoc.conformal import ConformalClassifier
 from calibrant.posthoc.export import to_onnx
-from calibrant.posthoc.fit import Calibrator
+from calibrant.posthoc.fit import Calibrator, logits_from_probabilities
 from calibrant.posthoc.isotonic import CentredIsotonicCalibration, IsotonicCalibration, VennAbers
 from calibrant.posthoc.multi_label import MultiLabelCalibration
 from calibrant.posthoc.prior import PriorShift
-from calibrant.posthoc.samples import FitWarning, logits_from_probabilities
 from calibrant.posthoc.saved import load, save
 from calibrant.posthoc.scores import BetaCalibration, PlattScaling
 from calibrant.posthoc.smooth import SmoothScaling
@@ -50,3 +50,7 @@ __all__ = [
     "save",
     "to_onnx",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

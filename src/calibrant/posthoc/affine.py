@@ -6,10 +6,10 @@ import numpy as np
 
 from calibrant import inputs
 from calibrant.frames import Array
-from calibrant.posthoc.cross_validation import pieces
+from calibrant.inputs import counted
+from calibrant.posthoc.cross_validation import Samples, pieces
 from calibrant.posthoc.fit import Calibrator
 from calibrant.posthoc.map import Affine, Map, Mixed, evaluated
-from calibrant.posthoc.samples import Samples, counted
 from calibrant.posthoc.solvers import SINGLE_PRECISION, Correction, Penalty, fit_affine, nll_and_residual
 from calibrant.posthoc.temperature import Tempered, temperature_or_one
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from calibrant import inputs
 from calibrant.frames import Array, IndexArray
+from calibrant.inputs import counted
 from calibrant.posthoc.affine import (
     DirichletCalibration,
     MatrixScaling,
@@ -16,14 +17,13 @@ from calibrant.posthoc.affine import (
     VectorScaling,
 )
 from calibrant.posthoc.binning import BayesianBinning, HistogramBinning, SplineCalibration
-from calibrant.posthoc.cross_validation import canonical_order, pieces
+from calibrant.posthoc.cross_validation import Samples, canonical_order, pieces
 from calibrant.posthoc.fit import Calibrator
 from calibrant.posthoc.isotonic import CentredIsotonicCalibration, IsotonicCalibration, VennAbers
 from calibrant.posthoc.map import FLOOR, TINY, Logits, Map, Mixed, Mixture, evaluated
-from calibrant.posthoc.samples import Samples, counted
 from calibrant.posthoc.scores import BetaCalibration, PlattScaling
 from calibrant.posthoc.smooth import SmoothScaling
-from calibrant.posthoc.solvers import brier_weights, mixture_weights_with_prior
+from calibrant.posthoc.solvers import brier_weights, mixture_weights
 from calibrant.posthoc.temperature import EnsembleTemperatureScaling, TemperatureScaling
 
 Metric = Literal["log_loss", "brier"]
@@ -308,7 +308,7 @@ class AutoCalibration(Calibrator):
         prior *= min(1.0, _value("rows of the prior") / data.count)
         if "smooth" in names:
             prior[names.index("smooth")] = _value("prior of smooth") * math.sqrt(data.count)
-        return mixture_weights_with_prior(likelihood, prior, data.weight)
+        return mixture_weights(likelihood, data.weight, prior)
 
     def _losses(self, predicted: Array, target: IndexArray) -> Array:
         true = predicted[np.arange(len(target)), target]

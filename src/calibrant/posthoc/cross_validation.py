@@ -1,4 +1,4 @@
-"""Folds that depend on the samples and not on their order, and predictions of samples that were not fitted on."""
+"""Held-out samples, and their folds, which depend on the samples and not on their order."""
 
 import sys
 from typing import Any, NamedTuple
@@ -6,10 +6,37 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrant.frames import Array, IndexArray
-from calibrant.posthoc.samples import Samples
 
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio
 CHUNK = 2**18  # elements
+
+
+class Samples(NamedTuple):
+    """Checked held-out samples.
+
+    Attributes:
+        logits: ``(N, C)``, float32 or float64, finite.
+        target: Class indices, ``(N,)``.
+        weight: ``(N,)`` in float64, all positive; None if all are 1.
+    """
+
+    logits: Array
+    target: IndexArray
+    weight: Array | None
+
+    @property
+    def count(self) -> float:  # type: ignore[override]
+        """Number of samples, of which each counts as often as its weight says."""
+        return len(self.target) if self.weight is None else float(self.weight.sum())
+
+    @property
+    def share(self) -> Array:
+        """Weights that sum to 1, ``(N,)``."""
+        return np.full(len(self.target), 1 / len(self.target)) if self.weight is None else self.weight / self.count
+
+    def take(self, rows: IndexArray | Array) -> "Samples":
+        """Some of the samples, by index or mask."""
+        return Samples(self.logits[rows], self.target[rows], None if self.weight is None else self.weight[rows])
 
 
 class Pieces(NamedTuple):

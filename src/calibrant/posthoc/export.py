@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrant.inputs import warn
+from calibrant.inputs import FitWarning, counted, warn
 from calibrant.posthoc.conformal_sets import Sets
 from calibrant.posthoc.map import Affine, Curves, Logits, Map, Mixed, NumpyOps, evaluated, halving_search
-from calibrant.posthoc.samples import FitWarning, counted
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from calibrant import frames, inputs
 from calibrant.frames import is_tensor, of_tensor
-from calibrant.posthoc.cross_validation import pieces
-from calibrant.posthoc.map import FLOOR, Map, Part, evaluated, mixed, operations
-from calibrant.posthoc.samples import FitWarning, Samples, checked_samples, counted
+from calibrant.inputs import FitWarning, counted
+from calibrant.posthoc.cross_validation import Samples, pieces
+from calibrant.posthoc.map import FLOOR, TINY, Map, Part, evaluated, mixed, operations
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,6 +24,7 @@ Array = npt.NDArray[Any]
 # Fits of few rows are cross-checked against doing nothing: up to this many, or four times those that a method needs, if
 # the logits have no more than so many elements.
 CROSS_CHECKED, CROSS_CHECKED_ELEMENTS = 200, 2**16
+LIKE_PROBABILITIES = "these logits look like probabilities: pass logits_from_probabilities(probabilities)"
 
 
 class Fitted(ABC):
@@ -105,7 +106,7 @@ class Fitted(ABC):
         """Add notices about the data and what was fitted."""
         stride = max(1, len(data.logits) // 1000)
         if inputs.looks_like_probabilities(data.logits[::stride]):
-            self.notice("these logits look like probabilities: pass logits_from_probabilities(probabilities)")
+            self.notice(LIKE_PROBABILITIES)
         if data.weight is not None and data.count < 0.1 * len(data.target):
             self.notice(
                 f"the weights of {counted(len(data.target), 'sample')} sum to {data.count:.3g}, and count as that "
@@ -118,60 +119,43 @@ class Fitted(ABC):
         An empty list has no row that shows the number of classes, so ``(0,)`` becomes ``(0, C)``.
         """
         self.require_fitted()
+        known = True
         if is_tensor(given):
-            from calibrant.numerics import at_least_float32, readable, traced
+            from calibrant.numerics import readable, traced
 
-            logits: Any = at_least_float32(given) if given.is_floating_point() else given.double()
             known = not traced()
-            if self.in_numpy and readable(logits) and not logits.requires_grad:
-                logits = of_tensor(logits, "logits")  # to the bit what an array gives
+            if self.in_numpy and readable(given) and not given.requires_grad:
+                given = of_tensor(given, "logits")  # to the bit what an array gives
         else:
-            logits, known = inputs.numbers("logits", frames.in_order(given, self.labels_)), True
-        if known and tuple(logits.shape) == (0,):
-            logits = logits.reshape(0, self.class_count_ or 0)
-        if logits.ndim == 0 or (logits.ndim > 1 and logits.shape[1] == 0):
-            raise ValueError(
-                f"logits must have shape (N, C), or (N,) or (N, 1) if binary, got {tuple(logits.shape)}: "
-                "pass a batch of samples with at least one class"
-            )
-        binary = self.one_column_is_binary and (logits.ndim == 1 or logits.shape[1] == 1)
-        self._check_classes(tuple(logits.shape), 2 if binary else logits.shape[1], binary)
-        values = logits.detach() if is_tensor(logits) else logits
+            given = inputs.numbers("logits", frames.in_order(given, self.labels_))
+        shape = tuple(given.shape)
+        if known and shape == (0,):
+            return np.zeros((0, self.class_count_ or 0))
+        rows = inputs.logit_rows(given, one_is_binary=self.one_column_is_binary)
+        self._check_classes(shape, rows.shape[1])
+        values = rows.detach() if is_tensor(rows) else rows
         if known and 0 not in values.shape and not (math.isfinite(values.min()) and math.isfinite(values.max())):
             raise ValueError("logits must be finite, got NaN or infinity: leave out such samples or fix the model")
-        if logits.ndim > 2:
-            library = sys.modules["torch"] if is_tensor(logits) else np
-            logits = library.moveaxis(logits, 1, -1).reshape(-1, logits.shape[1])
-        if binary:
-            logits = logits.reshape(-1, 1)
-            logits = operations(logits).concat((logits * 0, logits), 1)
-        if known and not self._warned and inputs.looks_like_probabilities(inputs.numbers("logits", logits[:64])):
+        if known and not self._warned and inputs.looks_like_probabilities(inputs.numbers("logits", values[:64])):
             self._warned = True
-            text = "these logits look like probabilities: pass logits_from_probabilities(probabilities)"
-            inputs.warn(f"{type(self).__name__}: {text}", FitWarning)
-        return logits
+            inputs.warn(f"{type(self).__name__}: {LIKE_PROBABILITIES}", FitWarning)
+        return rows
 
-    def as_given(self, logits: Any, rows: Any) -> Any:
-        """Rows of classes in the shape of dense logits, or in the kind of container that the logits came in."""
-        shape = tuple(np.shape(logits))
-        if len(shape) > 2 and rows.ndim == 2:
-            library = sys.modules["torch"] if is_tensor(rows) else np
-            rows = library.moveaxis(rows.reshape(shape[0], *shape[2:], rows.shape[1]), -1, 1)
-        if is_tensor(logits) and not is_tensor(rows):
-            return sys.modules["torch"].from_numpy(rows)
-        return rows if is_tensor(rows) else frames.like(logits, rows, self.classes_.tolist())
+    def in_container(self, given: Any, rows: Any, *, of_logits: bool = False) -> Any:
+        """Rows of classes in the container that the logits came in; see :func:`calibrant.inputs.in_container`."""
+        return inputs.in_container(given, rows, self.classes_.tolist(), of_logits=of_logits)
 
-    def _check_classes(self, shape: tuple[int, ...], classes: int, binary: bool) -> None:
+    def _check_classes(self, shape: tuple[int, ...], classes: int) -> None:
         if classes == self.class_count_:
             return
-        got = f"got {classes} in logits of shape {shape}"
         remedy = "use the model it was fitted for, or fit again"
         if len(shape) == 1 and shape[0] == self.class_count_:
-            got = f"got logits of shape {shape}, which is a batch of binary logits"
             remedy = "pass logits[None] if they are the logits of one sample"
-        elif binary:
-            got = f"got logits of shape {shape}, which are those of two classes"
-        raise ValueError(f"{type(self).__name__} was fitted on {self.class_count_} classes, {got}: {remedy}")
+        of = "two classes" if len(shape) < 2 or shape[1] == 1 else f"{classes} classes"
+        raise ValueError(
+            f"{type(self).__name__} was fitted on {self.class_count_} classes, got logits of {of}, of shape {shape}: "
+            f"{remedy}"
+        )
 
     def require_fitted(self) -> None:
         """Raise ``RuntimeError`` before ``fit``."""
@@ -357,10 +341,7 @@ class Calibrator(Fitted):
                 a tensor, a NumPy array or a data frame.
         """
         rows = self.rows(logits)
-        found, shape = evaluated(self.map_.logits, rows), tuple(np.shape(logits))
-        if len(shape) < 2 or shape[1] == 1:
-            found = (found[:, 1] - found[:, 0]).reshape(shape)
-        return self.as_given(logits, found)
+        return self.in_container(logits, evaluated(self.map_.logits, rows), of_logits=True)
 
     def predict_proba(self, logits: Any) -> Any:
         """Return calibrated probabilities, ``(N, C)`` with rows that sum to one; ``(N, 2)`` for binary logits.
@@ -370,7 +351,7 @@ class Calibrator(Fitted):
                 a tensor, a NumPy array or a data frame. Lists give an array; an empty one gives ``(0, C)``.
         """
         rows = self.rows(logits)
-        return self.as_given(logits, evaluated(self.map_.probabilities, rows))
+        return self.in_container(logits, evaluated(self.map_.probabilities, rows))
 
     def predict(self, logits: Any) -> Any:
         """Return the most likely class of each sample, by its label in ``classes_``: a NumPy array."""
@@ -395,3 +376,72 @@ class Calibrator(Fitted):
 
         self.require_fitted()
         return folded(self, linear)
+
+
+def checked_samples(
+    logits: Any, target: Any, sample_weight: Any, ignore_index: int | None, classes: Sequence[Any] | None
+) -> tuple[Samples, list[Any] | None]:
+    """Samples that count, and the labels of their classes if these have any."""
+    values = inputs.numbers("logits", logits)
+    count = 2 if values.ndim < 2 or values.shape[1] == 1 else values.shape[1]
+    names: list[Any] | None = None
+    if classes is not None:
+        names = frames.as_array(classes).tolist()
+    elif frames.has_names(target):
+        names = inputs.class_names(target, logits, count)
+    if names is not None:
+        if len(set(names)) != count:
+            raise ValueError(f"classes must have {count} different labels, one per class of the logits, got {names}")
+        target = frames.class_indices(target, names, ignore_index)
+    rows, marks, weight, _ = inputs.rows_of("logits", values, target, sample_weight, None, ignore_index, False)
+    if weight is not None:
+        kept = weight > 0
+        rows, marks, weight = rows[kept], marks[kept], weight[kept]
+        weight = None if (weight == 1).all() else weight
+    if len(rows) == 0:
+        raise ValueError("a fit needs at least 1 sample, got none: pass held-out data")
+    return Samples(inputs.logit_rows(inputs.finite_logits(rows)), marks, weight), names
+
+
+def logits_from_probabilities(probabilities: Any) -> Any:
+    """Logits whose softmax gives the probabilities, for models that only return probabilities.
+
+    Probabilities are floored at float32's smallest normal number, 1.2e-38, in every dtype: a 0, as forests return,
+    becomes a finite logit of -87, which does not dominate a fit.
+
+    Args:
+        probabilities: ``(N, C)`` with rows that sum to one; or ``(N,)`` or ``(N, 1)``, the probability of class 1.
+            Torch, NumPy or a data frame; what comes out is what went in.
+
+    Returns:
+        ``(N, C)`` log-probabilities, or the ``(N,)`` or ``(N, 1)`` logit of class 1; at least float32.
+
+    Example:
+        >>> import numpy as np
+        >>> from calibrant.posthoc import logits_from_probabilities
+        >>> np.exp(logits_from_probabilities(np.array([[0.2, 0.8], [0.5, 0.5]])))
+        array([[0.2, 0.8],
+               [0.5, 0.5]])
+        >>> logits_from_probabilities(np.array([0.5, 1.0])).round(1)
+        array([ 0. , 87.3])
+    """
+    checked = inputs.in_unit_interval("probabilities", inputs.numbers("probabilities", probabilities))
+    if checked.ndim not in (1, 2):
+        raise ValueError(f"probabilities must have shape (N, C), or (N,) or (N, 1) if binary, got {checked.shape}")
+    binary = checked.ndim == 1 or checked.shape[1] == 1
+    if binary:
+        inputs.warn_if_mistaken("probabilities", checked.ravel())
+    elif len(checked):
+        inputs.distributions(checked)
+    values: Any = checked
+    if is_tensor(probabilities) and (probabilities.requires_grad or probabilities.device.type != "cpu"):
+        from calibrant.numerics import at_least_float32
+
+        values = at_least_float32(probabilities)
+    xp = operations(values)
+    found = xp.log(xp.maximum(values, TINY))
+    if binary:
+        found = found - xp.log(xp.maximum(1 - values, TINY))
+    if is_tensor(probabilities):
+        return found if is_tensor(found) else sys.modules["torch"].from_numpy(found)
+    return frames.like(probabilities, found, frames.columns(probabilities) or None)

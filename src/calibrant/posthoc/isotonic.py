@@ -1,12 +1,11 @@
 """Isotonic regression: as it is, centred, and of a new sample as a miss and as a hit (Venn-Abers prediction)."""
 
-import sys
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from calibrant.frames import Array, is_tensor
+from calibrant.frames import Array
 from calibrant.posthoc.map import Curve, Interval, Lines, NumpyOps, Scores, Steps, View, evaluated
 from calibrant.posthoc.scores import XP, ScoreCalibrator
 
@@ -268,13 +267,8 @@ class VennAbers(ScoreCalibrator):
             return xp.like(below, rows), xp.like(above, rows)
 
         found = evaluated(bounds, rows)
-        if self.view == "class-wise":
-            return tuple(self.as_given(logits, part) for part in found)
-        shape = tuple(np.shape(logits))
-        found = tuple(part.reshape(shape[0], *shape[2:]) for part in found)
-        return (
-            tuple(map(sys.modules["torch"].from_numpy, found)) if is_tensor(logits) and not is_tensor(rows) else found
-        )
+        found = found if self.view == "class-wise" else tuple(part.ravel() for part in found)
+        return tuple(self.in_container(logits, part) for part in found)
 
 
 class _Steps(NamedTuple):

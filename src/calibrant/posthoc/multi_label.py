@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from calibrant import frames, inputs
+from calibrant.inputs import FitWarning, counted
 from calibrant.posthoc.auto import METHODS
+from calibrant.posthoc.cross_validation import Samples
 from calibrant.posthoc.fit import Calibrator, Fitted
 from calibrant.posthoc.map import Map, Part, evaluated
-from calibrant.posthoc.samples import FitWarning, Samples, counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +106,7 @@ class MultiLabelCalibration(Fitted):
         """Not used: ``fit`` fits the calibrator of each label."""
         raise TypeError("labels are fitted one by one: call fit(logits, target)")
 
-    def _check_classes(self, shape: tuple[int, ...], classes: int, binary: bool) -> None:  # noqa: ARG002
+    def _check_classes(self, shape: tuple[int, ...], classes: int) -> None:  # noqa: ARG002
         if len(shape) < 2 or shape[1] != self.class_count_:
             raise ValueError(
                 f"it was fitted on {counted(self.class_count_ or 0, 'label')}, got logits of shape {shape}: use the "
@@ -123,4 +124,4 @@ class MultiLabelCalibration(Fitted):
             logits: ``(N, L)`` or dense ``(N, L, d1, ...)``. Torch, NumPy or a data frame.
         """
         rows = self.rows(logits)
-        return self.as_given(logits, evaluated(self.map_.probabilities, rows))
+        return self.in_container(logits, evaluated(self.map_.probabilities, rows))

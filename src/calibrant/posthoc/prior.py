@@ -8,10 +8,11 @@ import numpy.typing as npt
 
 from calibrant import inputs
 from calibrant.frames import is_tensor, of_tensor
+from calibrant.inputs import FitWarning, counted
 from calibrant.posthoc.auto import METHODS
+from calibrant.posthoc.cross_validation import Samples
 from calibrant.posthoc.fit import Calibrator
 from calibrant.posthoc.map import TINY, Affine, Map, evaluated
-from calibrant.posthoc.samples import FitWarning, Samples, counted
 from calibrant.posthoc.solvers import mixture_weights
 
 Array = npt.NDArray[Any]

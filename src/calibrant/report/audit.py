@@ -7,17 +7,17 @@ from typing import Any, Literal
 
 from calibrant import metrics
 from calibrant.files import naming, notices_of_start
-from calibrant.layout import Columns
+from calibrant.files.layout import Columns
 from calibrant.metrics.binned import CONVENTIONS, ConventionName
 from calibrant.metrics.change import Change, TimeCalibration
+from calibrant.metrics.closed_form import CalibrationLine, ClosedFormTest
 from calibrant.metrics.decomposition import Decomposition
 from calibrant.metrics.evaluate import Score, Scores, html_table
 from calibrant.metrics.groups import GroupCalibration
 from calibrant.metrics.intervals import Equivalence, Interval
-from calibrant.metrics.line import CalibrationLine
 from calibrant.metrics.predictions import MOST, Predictions, Task, View
 from calibrant.metrics.registry import metrics_table
-from calibrant.metrics.tests import AnalyticTest, CalibrationTest, Judgement
+from calibrant.metrics.tests import CalibrationTest, Judgement
 from calibrant.report.repair import Repair, recalibrated, test_of_view
 from calibrant.report.statistics import (
     OF_TOP_LABEL,
@@ -58,7 +58,7 @@ class Finding(Judgement):
 
     average: AverageError
     equivalence: Equivalence
-    analytic: tuple[AnalyticTest, ...]
+    analytic: tuple[ClosedFormTest, ...]
     line: CalibrationLine | None
     ici: float
 
@@ -229,7 +229,11 @@ def _finding(judgement: Judgement, margin: float) -> Finding:
         judgement.p_value,
         average=average_error(view),
         equivalence=metrics.equivalence(pairs, margin=margin),
-        analytic=(metrics.spiegelhalter_test(pairs), metrics.ks_test(pairs), metrics.kuiper_test(pairs)),
+        analytic=(
+            metrics.closed_form_test(pairs, statistic="spiegelhalter"),
+            metrics.closed_form_test(pairs, statistic="kolmogorov-smirnov"),
+            metrics.closed_form_test(pairs, statistic="kuiper"),
+        ),
         line=line,
         ici=metrics.integrated_calibration_index(pairs),
     )

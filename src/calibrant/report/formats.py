@@ -4,8 +4,8 @@ import math
 import re
 import unicodedata
 
-from calibrant.metrics.tests import p_value
-from calibrant.posthoc.samples import counted as counted
+from calibrant.inputs import counted as counted
+from calibrant.metrics.closed_form import p_value
 
 MINUS = re.compile(r"(?<![\w.)-])-(?=\d)")
 UNBROKEN = re.compile(r"(?<=\bp) (?=[<=])|(?<=[<=]) (?=\d)|(?<=temperature) (?=\d)|(?<=\d) (?=points|samples)")

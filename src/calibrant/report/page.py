@@ -15,14 +15,13 @@ from matplotlib.figure import Figure
 from calibrant.files import write_whole
 from calibrant.metrics import METRICS
 from calibrant.metrics.binned import CONVENTIONS
-from calibrant.metrics.compare import Comparison
+from calibrant.metrics.closed_form import p_value
 from calibrant.metrics.evaluate import Score
-from calibrant.metrics.intervals import Interval
+from calibrant.metrics.intervals import Comparison, Interval
 from calibrant.metrics.proper import came_true, mean_confidence
 from calibrant.metrics.registry import for_task
 from calibrant.metrics.registry import label as measure
 from calibrant.metrics.registry import number as measured
-from calibrant.metrics.tests import p_value
 from calibrant.report.audit import Audit
 from calibrant.report.figures import classwise_plot, cumulative_plot, groups_plot, reliability_diagram, time_plot
 from calibrant.report.formats import NO_BREAK, as_sentence, bare_p, clean, counted, percent, sentence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from calibrant import metrics
-from calibrant.metrics.tests import p_value
+from calibrant.metrics.closed_form import p_value
 from calibrant.report.formats import as_sentence
 from calibrant.report.statistics import ERRORS, largest_gap_by_chance
 

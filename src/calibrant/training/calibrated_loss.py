@@ -15,8 +15,17 @@ from calibrant.losses.checks import Classification
 from calibrant.torch_private import unwrapped
 from calibrant.training import forward
 from calibrant.training.forward import Loss, evaluating, freeze_batchnorm_statistics, logits_of, spread
-from calibrant.training.guard import GO_BACK, Guard, Scores, scores_of
-from calibrant.training.output_layer import DividedLogits, Layer, divide, find_layer, through_layer
+from calibrant.training.guard import (
+    GO_BACK,
+    PROBABILITIES,
+    Guard,
+    Scores,
+    look_like_probabilities,
+    place_of_call,
+    scores_of,
+    warn,
+)
+from calibrant.training.output_layer import DividedLogits, Layer, divide, find_output, through_layer
 from calibrant.training.temperature_loop import (
     FEWEST,
     Predicted,
@@ -25,7 +34,6 @@ from calibrant.training.temperature_loop import (
     looks_trained_on,
     predicted,
 )
-from calibrant.training.warning import NOTICED, PROBABILITIES, Divided, Reminder, looks_like_probabilities
 
 Method = Literal["temperature", "head", "published"]
 BatchNormUse = Literal["freeze", "update"]
@@ -33,10 +41,10 @@ BatchNormUse = Literal["freeze", "update"]
 # Held-out batches are used at every k-th step on average. The part of a step that is left out walks through the order
 # of a loader that does not shuffle, so that each of its batches has its turn whatever their number.
 WALK = 0.382
-GOES_ON = (
-    "training goes on after finish(), from a temperature of 1: the model's logits are divided already. If that is "
-    "intended, call finish(held_out_loader) again at the end; otherwise call finish() only once, after the last step"
-)
+# Steps of training, and log T, from which on a forgotten finish() matters although the training loss is at T = 1.
+FEWEST_STEPS, NEAR_ONE = 100, 0.1
+# Relative change of the output layer that is more than rounding to another precision.
+NOTICED = 0.01
 
 
 class Step(NamedTuple):
@@ -69,16 +77,61 @@ class Finished(NamedTuple):
     new: Scores | None
 
 
+class Reminder:
+    """Reminds the user of ``finish()`` when a loss is gone and logits are not divided by its temperature."""
+
+    def __init__(self, loop: TemperatureLoop) -> None:
+        self.on = True
+        self.steps = 0  # of training since finish()
+        self._place = place_of_call()
+        self._loop = loop
+        self._divided: Tensor | None = None
+        self._norm = 0.0
+
+    def tell(self) -> None:
+        """Warn if ``finish()`` is missing."""
+        temperature = self._loop.temperature if self.steps else 1.0
+        if temperature == 1 and self.steps >= FEWEST_STEPS and abs(math.log(self._loop.best)) > NEAR_ONE:
+            temperature = self._loop.best
+        if self.on and temperature != 1:
+            warn(
+                f"training ended without finish(): the model's logits are not divided by the temperature of held-out "
+                f"data, {temperature:.3g}, and are {'over' if temperature > 1 else 'under'}-confident. Call "
+                "finish(held_out_loader) on the loss",
+                self._place,
+            )
+        elif self.on and self.have_changed():
+            warn(
+                "the model's weights have changed since finish(): weights saved before it are not divided by the "
+                "temperature. Load weights saved after it, or call finish(held_out_loader) again",
+                self._place,
+            )
+
+    def watch(self, weights: Tensor | None) -> None:
+        """Keep the weights that ``finish()`` divided, or forget them."""
+        self._divided = weights
+        self._norm = 0.0 if weights is None else _norm(weights)
+
+    def have_changed(self) -> bool | None:
+        """Whether other weights were loaded, or these trained, since then; None if ``finish()`` divided nothing."""
+        if self._divided is None:
+            return None
+        return not math.isclose(_norm(self._divided), self._norm, rel_tol=NOTICED / 2)
+
+
+def _norm(weights: Tensor) -> float:
+    local = getattr(weights, "to_local", weights.detach)()  # the part of this process, if it is sharded
+    return float(torch.linalg.vector_norm(local.float()))
+
+
 class CalibratedLoss:
     r"""The training loss of a network that is to be calibrated, with held-out data beside it.
 
     With the default method, the **temperature in the loop**, held-out batches only run forward. While their log loss
     at the best temperature falls, the loss is plain cross-entropy. Once it has stopped falling, the network overfits:
-    from then on the training loss is computed on logits divided by a temperature T, which is solved for on the latest
-    held-out logits, again and again, so that the network is as sure as held-out data justify. No gradient comes from
-    held-out data: they can be neither learned nor un-learned nor memorised, and there is no weight to choose.
-    :meth:`finish` solves for T once more and divides the output layer by it. ``docs/science.md`` derives the method and
-    measures it.
+    from then on the training loss is computed on logits divided by a temperature T, which is fitted to the latest
+    held-out logits again and again. No gradient comes from held-out data, and there is no weight to choose.
+    :meth:`finish` fits T once more and divides the output layer by it. ``docs/science.md`` derives the method.
 
     Args:
         model: Returns logits, or an object with ``.logits``.
@@ -152,7 +205,7 @@ class CalibratedLoss:
         self.divided: DividedLogits | None = None
         self.steps = 0
         self.next_due = 0.0  # step from which on the next held-out batch is used; 0 before the first
-        self.reminder = Reminder()
+        self.reminder = Reminder(self.loop)
         weakref.finalize(self, self.reminder.tell)
         self._model = model
         self._layer: nn.Module | None = None
@@ -211,8 +264,7 @@ class CalibratedLoss:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _scaled(self, logits: Tensor) -> Tensor:
-        reminder = self.reminder
-        reminder.temperature, reminder.best, reminder.steps = self.temperature, self.loop.best, self.steps
+        self.reminder.steps = self.steps
         return logits / self.temperature
 
     def _training_loss(self, logits: Tensor, y: Tensor, sample_weight: Tensor | None) -> Tensor:
@@ -232,6 +284,7 @@ class CalibratedLoss:
         """
         self.output, self.divided = output, DividedLogits(output)
         self._layer = output if isinstance(output, Layer) else None
+        self.reminder.on = False  # an integration finishes by itself
         self.divided.set(self.temperature)
 
     def detach(self) -> None:
@@ -246,8 +299,14 @@ class CalibratedLoss:
         self._check_state()
         if self._finished:
             if self.reminder.on:
-                self.guard.warn("finished", GOES_ON)
-            self._finished, self.reminder.divided = False, None
+                self.guard.warn(
+                    "finished",
+                    "training goes on after finish(), from a temperature of 1: the model's logits are divided already. "
+                    "If that is intended, call finish(held_out_loader) again at the end; otherwise call finish() only "
+                    "once, after the last step",
+                )
+            self._finished = False
+            self.reminder.watch(None)
         has_use = self.method == "temperature" or self.weight > 0
         due = given and has_use and self.steps >= self.next_due
         if due:
@@ -288,8 +347,8 @@ class CalibratedLoss:
         if self._layer is None:
             model = unwrapped(self._model)
             with evaluating(model):
-                self._layer = find_layer(model, lambda: logits_of(model, x))
-        if self._layer is None:
+                self._layer = find_output(model, lambda: logits_of(model, x))
+        if not isinstance(self._layer, Layer):
             raise ValueError(
                 "method 'head' needs the layer that makes the logits, and no linear layer of this model does: use "
                 "method='temperature'"
@@ -341,7 +400,7 @@ class CalibratedLoss:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _check_logits(self, data: Classification) -> None:
-        if self.next_due <= self.every and looks_like_probabilities(data.logits):
+        if self.next_due <= self.every and look_like_probabilities(data.logits, of_one=False):
             self.guard.warn("softmax", PROBABILITIES)
 
     def log(self) -> dict[str, float]:
@@ -412,19 +471,16 @@ class CalibratedLoss:
             weights = divide(unwrapped(self._model), layer, temperature, self.output)
             self._finished = True
             if abs(log_t) > NOTICED:  # a second call changes nothing
-                self.reminder.divided = Divided(weights)
+                self.reminder.watch(weights)
             self.loop.restart(trained_at - log_t)
-            self.reminder.temperature = self.reminder.best = 1.0
-            if self.output is not None:  # integrations finish by themselves
-                self.reminder.on = False
+            self.reminder.steps = 0
         return Finished(temperature, error, on_held_out, on_new)
 
     def _predicted(self, batches: Iterable[Any]) -> Predicted:
-        def flatten(logits: Tensor, y: Tensor) -> tuple[Classification, int]:
-            logits, y, count = forward.finite(logits, y, self.ignore_index, multi_label=self.multi_label)
-            return self._flattened(logits, y), count
-
-        return predicted(unwrapped(self._model), batches, flatten, self._layer, self.guard)
+        return predicted(
+            unwrapped(self._model), batches, self._layer, self.guard, multi_label=self.multi_label,
+            ignore_index=self.ignore_index,
+        )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what comes next, in values that load with ``weights_only``."""
@@ -441,11 +497,11 @@ class CalibratedLoss:
 
     def _check_state(self) -> None:
         """Raise if a state from before ``finish`` was loaded, but not the weights of the model from before it."""
-        if self._finished or self.reminder.divided is None:
+        if self._finished or (changed := self.reminder.have_changed()) is None:
             return
-        if not self.reminder.divided.has_changed():
+        if not changed:
             raise ValueError(
                 "the state of this loss was saved before finish(), and the model has its weights from after it, which "
                 "the temperature would divide twice: load the weights of the same checkpoint into the model too"
             )
-        self.reminder.divided = None
+        self.reminder.watch(None)

@@ -44,16 +44,9 @@ def has_dropout(model: nn.Module) -> bool:
 def freeze_batchnorm_statistics(model: nn.Module) -> Iterator[None]:
     """Run forward passes that leave BatchNorm's running statistics as they are.
 
-    In the published recipe the calibration batch is a second pass in training mode: it is normalised by its own mean
-    and variance, and these also enter the running statistics that evaluation will use. Inside this context it is
-    normalised in the same way, but the running statistics stay those of the batches the NLL sees. Gradients are not
-    affected.
-
-    Args:
-        model: Any module; without BatchNorm nothing changes.
+    Inside this context a batch is still normalised by its own mean and variance, and gradients are not affected.
 
     Example:
-        >>> import torch
         >>> model = nn.BatchNorm1d(2)
         >>> with freeze_batchnorm_statistics(model):
         ...     _ = model(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
@@ -169,6 +162,14 @@ def finite(
     return logits.nan_to_num(0.0, 0.0, 0.0), target.masked_fill(bad, ignore_index), count
 
 
+def finite_samples(
+    logits: Tensor, target: Tensor, *, multi_label: bool = False, ignore_index: int = -100
+) -> tuple[Classification, int]:
+    """Check a batch and bring it to ``(N, C)`` without samples of infinite or NaN logits, which are counted."""
+    logits, target, count = finite(logits, target, ignore_index, multi_label=multi_label)
+    return flattened(logits, target, multi_label=multi_label, ignore_index=ignore_index), count
+
+
 def spread(weight: Tensor | None, count: int) -> Tensor | None:
     """One weight for each of ``count`` predictions, from weights per prediction or per sample."""
     if weight is None:
@@ -186,13 +187,6 @@ def loss_or_zero(loss: Loss, logits: Tensor, target: Tensor, *, minimum: int = 1
     The zero is connected to the logits, so that ``backward()`` works and every rank of ``DistributedDataParallel``
     takes part in it. If a batch is too small without any ignored label, the loss itself raises an error. The loss has
     an attribute ``ignore_index`` if that is not -100.
-
-    Example:
-        >>> logits = torch.ones(2, 3, requires_grad=True)
-        >>> loss = loss_or_zero(torch.nn.functional.cross_entropy, logits, torch.tensor([-100, -100]))
-        >>> loss.backward()
-        >>> loss.item(), logits.grad.abs().sum().item()
-        (0.0, 0.0)
     """
     ignore_index = getattr(loss, "ignore_index", -100)
     if ignore_index is None or target.numel() < minimum:

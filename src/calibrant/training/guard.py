@@ -1,19 +1,23 @@
-"""A guard over calibrated training: measures as batches pass, and warns when the objective no longer does its work."""
+"""Warnings of calibrated training, and the guard that measures batches as they pass to give them."""
 
 import copy
 import math
+import sys
+import warnings
 from collections.abc import Mapping, Sized
 from operator import length_hint
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant import distributed
+from calibrant import distributed, inputs
 from calibrant.losses.checks import Classification
 from calibrant.numerics import accumulation_dtype
-from calibrant.training.warning import warn
 
+# A warning located in a framework would be silenced with the framework's own.
+PASSED_OVER = ("calibrant", "torch", "lightning", "pytorch_lightning", "transformers", "accelerate")
 # Steps that are judged together if the end of an epoch is not reported to the guard.
 WINDOW = 50
 # Differences of this many standard errors are not chance: about 1 in 2,000 windows of a sound run.
@@ -37,7 +41,52 @@ APART = 1.2
 COLLAPSE = 0.05
 # Points of accuracy in `finish` above the best window of held-out batches that are those of other data.
 RISE = 0.1
+PROBABILITIES = (
+    "the model's outputs look like probabilities or log-probabilities: remove the softmax, sigmoid or log-softmax at "
+    "its end, since the loss takes logits"
+)
 GO_BACK = "load the weights of an earlier checkpoint, or train again with a lower learning rate"
+
+
+class CalibrationWarning(UserWarning):
+    """Calibrated training does not work as intended."""
+
+
+class Place(NamedTuple):
+    """A line of the user's program."""
+
+    file: str
+    line: int
+    module: str
+
+
+def place_of_call() -> Place:
+    """The line where the user's program calls this package."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in PASSED_OVER:
+        frame = frame.f_back
+    return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_globals.get("__name__", ""))
+
+
+def warn(message: str, place: Place | None = None) -> None:
+    """Give a :class:`CalibrationWarning`, located where the user's program calls this package."""
+    file, line, module = place or place_of_call()
+    # Python shows equal texts of a line once; with a new registry a second model with the same problem is reported too.
+    warnings.warn_explicit(message, CalibrationWarning, file, line, module, registry={})
+
+
+def look_like_probabilities(logits: Tensor, *, of_one: bool = True) -> bool:
+    """Whether ``(N, C)`` logits, at least 8 rows, are probabilities or their logarithms.
+
+    Args:
+        logits: Logits of a batch.
+        of_one: Take binary logits, which have a column of zeros, for the output of a sigmoid if they are all in [0, 1].
+            Those of a trained network are not, and those of an untrained one may be.
+    """
+    rows = logits.detach().cpu().double().numpy()
+    if len(rows) < 8 or not (of_one or rows[:, 0].any()):
+        return False
+    return inputs.looks_like_probabilities(rows) or bool(rows.max() < 0.01 and inputs.sum_to_one(np.exp(rows)))
 
 
 class Scores(NamedTuple):
@@ -109,13 +158,13 @@ class Sums:
         return _means(sums), batches - batches_before
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything in plain values; pending batches stay separate: another order of summation rounds differently."""
-        return vars(self) | {"_waiting": [tuple(data) for data in self._waiting]}
+        """Everything needed to continue, with the batches so far summed up."""
+        self._sum_up()
+        return vars(self).copy()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state."""
         vars(self).update(state)
-        self._waiting = [Classification(*data) for data in state["_waiting"]]
 
 
 def _means(sums: Tensor) -> Scores | None:

@@ -37,9 +37,8 @@ def interleave(
 ) -> "InterleavedLoader":  # fmt: skip
     """Pair every training batch with a calibration batch.
 
-    One pass over the result is one pass over ``train_loader`` and has its length. The calibration loader is cycled:
-    when it ends it is started again, and reshuffles if it shuffles. It continues from one pass to the next. Its workers
-    may be persistent.
+    One pass over the result is one pass over ``train_loader`` and has its length. The calibration loader is cycled, and
+    continues from one pass to the next.
 
     Args:
         train_loader: Batches for the NLL: a ``DataLoader`` or any other object that can be iterated more than once.
@@ -48,10 +47,8 @@ def interleave(
         calibration_every: Give a calibration batch every k-th step only, and None at the others.
         minimum_samples: Skip calibration batches with fewer samples, such as the last of a pass. By default
             :class:`InterleavedModule` asks its objective; elsewhere 3, which is enough for every objective.
-        same_samples_on_every_rank: With several processes, a ``DataLoader`` without a distributed sampler, or with one
-            for another rank or number of ranks, gives several processes the same samples, which raises an error. Set
-            it to True to allow that, for example for model parallelism. Other loaders, and those of an
-            ``IterableDataset``, are not checked.
+        same_samples_on_every_rank: Allow a ``DataLoader`` that gives several processes the same samples, for example
+            for model parallelism. Otherwise it is an error, as far as its sampler shows.
 
     Returns:
         A loader of :class:`InterleavedBatch`. Its ``state_dict()`` holds its position and the random state; after

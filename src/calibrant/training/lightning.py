@@ -16,7 +16,7 @@ from calibrant.losses import checks
 from calibrant.losses.checks import Classification
 from calibrant.training.calibrated_loss import BatchNormUse, CalibratedLoss, Finished, Method, Step
 from calibrant.training.forward import cross_entropy, has_dropout, logits_of, loss_or_zero, pair_of
-from calibrant.training.guard import Scores
+from calibrant.training.guard import Scores, warn
 from calibrant.training.interleave import (
     InterleavedBatch,
     InterleavedLoader,
@@ -31,12 +31,10 @@ from calibrant.training.lightning_data import (
     InterleavedDataModule,
     loader_states,
     moved,
-    of_rank,
     of_ranks,
     on_training_device,
     restore_loader,
 )
-from calibrant.training.warning import warn
 
 __all__ = ["InterleavedDataModule", "InterleavedModule"]
 
@@ -49,8 +47,8 @@ class InterleavedModule(lightning.LightningModule):
     r"""A classifier that is calibrated while it trains, by held-out batches beside the training batches.
 
     Its batches are those of :func:`calibrant.training.interleave`, whose parts are ``(inputs, target)``: inputs a
-    tensor, or a mapping of keyword arguments of the model. Without method and objective plain ``(inputs, target)`` is
-    enough. ``docs/lightning.md`` lists what is logged. ``predict`` returns logits.
+    tensor, or a mapping of keyword arguments of the model. Without a method plain ``(inputs, target)`` is enough.
+    ``docs/lightning.md`` lists what is logged. ``predict`` returns logits.
 
     With the method ``"temperature"`` logits are divided by the current temperature T, in training and evaluation. At
     the end of ``fit``, T is fitted to all held-out data, and ``model`` itself then returns calibrated logits.
@@ -59,11 +57,10 @@ class InterleavedModule(lightning.LightningModule):
         model: Any module that returns logits, or an object with ``.logits``.
         objective: A calibration objective such as :class:`calibrant.ESDLoss` for the methods that have one.
         weight: Weight of the objective relative to the loss.
-        method: ``"temperature"``, ``"head"`` or ``"published"``, see :class:`calibrant.training.CalibratedLoss`. By
-            default ``"published"`` if there is an objective; otherwise the loss alone is minimised.
+        method: See :class:`calibrant.training.CalibratedLoss`. By default ``"published"`` if there is an objective;
+            otherwise the loss alone is minimised.
         loss: Loss of the training batch in place of the NLL, such as :class:`calibrant.FocalLoss`.
-        learning_rate: Learning rate of the default optimizer. ``Tuner.lr_find`` of Lightning sets it. It cannot be
-            combined with ``optimizer``.
+        learning_rate: Learning rate of the default optimizer, which ``Tuner.lr_find`` of Lightning can set.
         optimizer: Function that makes the optimizer from the parameters; by default AdamW with weight decay 1e-2, as in
             the paper.
         scheduler: Function that makes a learning-rate scheduler from the optimizer. A ``ReduceLROnPlateau`` watches
@@ -360,7 +357,7 @@ class InterleavedModule(lightning.LightningModule):
         self._loaders = saved["loaders"] if is_fitting else []
         if self.calibrated_loss is None or "losses" not in saved:
             return
-        self.calibrated_loss.load_state_dict(of_rank(saved["losses"], self.global_rank))
+        self.calibrated_loss.load_state_dict(saved["losses"][self.global_rank % len(saved["losses"])])
         self._is_finished = saved["is_finished"]
         self._of_checkpoint = None
         if self.method == "temperature" and not self._is_finished and not is_fitting:

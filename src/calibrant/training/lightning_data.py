@@ -25,13 +25,10 @@ MOST_SAMPLES = 2**16  # a batch of dense predictions has many
 class InterleavedDataModule(lightning.LightningDataModule):
     """Hold out a part of the training data, and load it alongside the rest.
 
-    The order of the samples depends only on ``seed`` and the epoch. With W processes, process r takes every W-th sample
-    of that order, starting with the r-th, so W processes with batches of B together see the batches that one process
-    with batches of W times B sees. If W does not divide the number of training samples, up to W - 1 of them are seen
-    twice in an epoch, so that no process waits for another; evaluation sees every sample once.
-
-    The sizes of calibration batches on a process differ by at most one: 129 samples in batches of 128 become 65 and 64,
-    since an objective of one sample is noise. With several processes their boundaries may differ from those of one.
+    The order of the samples depends only on ``seed`` and the epoch. W processes with batches of B together see the
+    batches that one process with batches of W times B sees. If W does not divide the number of training samples, up to
+    W - 1 of them are seen twice in an epoch; evaluation sees every sample once. The sizes of calibration batches on a
+    process differ by at most one.
 
     Args:
         train: Training data; samples are ``(inputs, target)``.
@@ -169,7 +166,7 @@ def restore_loader(trainer: Any, states: Sequence[Mapping[str, Any]]) -> None:
             "a train loader without a length cannot be resumed, since Lightning reads it one batch ahead: "
             "give it a length"
         )
-    loader.load_state_dict(of_rank(states, trainer.global_rank))
+    loader.load_state_dict(states[trainer.global_rank % len(states)])  # the number of ranks may be another one
 
 
 def moved(trainer: Trainer, batch: Any) -> Any:
@@ -187,8 +184,8 @@ def on_training_device(trainer: Trainer, module: lightning.LightningModule) -> I
     module.to(device)
 
 
-def of_ranks(trainer: Any, state: dict[str, Any]) -> list[dict[str, Any]]:
-    """The states of all ranks."""
+def of_ranks(trainer: Any, state: Any) -> list[Any]:
+    """What each rank has."""
     if trainer.world_size == 1:
         return [state]
     states: list[Any] = [None] * trainer.world_size
@@ -196,21 +193,8 @@ def of_ranks(trainer: Any, state: dict[str, Any]) -> list[dict[str, Any]]:
     return states
 
 
-def of_rank(states: Sequence[Mapping[str, Any]], rank: int) -> Mapping[str, Any]:
-    """The state of one rank; the number of ranks may have changed."""
-    return states[rank % len(states)]
-
-
 class EpochScores(StreamingECE):
-    """Scores of an epoch so far, on this rank or on all; ECE follows the paper's convention.
-
-    Example:
-        >>> logits, target = torch.tensor([[0.0, 2.0], [1.0, 0.0]]), torch.tensor([1, 1])
-        >>> scores = EpochScores()
-        >>> scores.add(checks.classification(logits, target), torch.tensor(0.72))
-        >>> {name: round(value, 2) for name, value in scores.values().items()}
-        {'loss': 0.72, 'accuracy': 0.5, 'ece': 0.43}
-    """
+    """Scores of an epoch so far, on this rank or on all; ECE follows the paper's convention."""
 
     totals: Tensor
 

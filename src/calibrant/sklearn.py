@@ -1,28 +1,154 @@
-"""A classifier with calibrated probabilities, fitted in folds."""
+"""Post-hoc calibration as scikit-learn estimators."""
 
+# ruff: noqa: N803, N806 (X is the name in scikit-learn)
+
+import copy
 import math
 import numbers
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import log_softmax, logsumexp
 from sklearn import get_config
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, TransformerMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import StratifiedKFold, check_cv
-from sklearn.utils import get_tags, indexable
+from sklearn.utils import column_or_1d, get_tags, indexable
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import check_is_fitted, has_fit_parameter
+from sklearn.utils.validation import check_is_fitted, has_fit_parameter, validate_data
 
-from calibrant.posthoc import Calibrator, FitWarning, logits_from_probabilities
-from calibrant.sklearn.predictions import Array, checked_labels, checked_weights, fitted_calibrator, unfitted
+from calibrant.inputs import check_choice, checked_weight, warn
+from calibrant.posthoc import METHODS, Calibrator, FitWarning, logits_from_probabilities
 
+__all__ = ["PredictionCalibrator", "RecalibratedClassifierCV"]
+
+Array = npt.NDArray[Any]
 # Decision values are scaled down to this, as scikit-learn does: e^-30 is a probability that float64 can tell from 0.
 LARGEST_DECISION = 30.0
+
+
+class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Calibrate predictions of any model: the columns of X are its logits or probabilities, one for each class.
+
+    A calibrator of :mod:`calibrant.posthoc` with the interface of scikit-learn: it can be cloned, searched over and put
+    into a ``Pipeline`` as the last step or, by ``transform``, as one before it. Fit it on predictions for samples that
+    the model was not trained on.
+
+    Args:
+        method: A name in ``calibrant.posthoc.METHODS``, or a calibrator with options such as
+            ``TemperatureScaling(strict=True)``; it is copied, not changed.
+        inputs: What X holds: ``"logits"`` or ``"probabilities"``. Probabilities are floored as in
+            :func:`calibrant.posthoc.logits_from_probabilities`.
+        classes: Label of each column. By default the names of a data frame's columns if they are the labels, else the
+            sorted labels if there are as many as columns, else 0, 1, ... A single column belongs to the second of two
+            classes.
+
+    Attributes:
+        classes_: Label of each class, in the order of the probabilities.
+        calibrator_: The fitted calibrator.
+        n_features_in_: Number of columns.
+        feature_names_in_: Names of the columns, if X was a data frame with names.
+
+    Example:
+        >>> import numpy as np
+        >>> from calibrant.sklearn import PredictionCalibrator
+        >>> logits = np.array([3.0, -3.0] * 500).reshape(-1, 1)  # binary: the logit of class "yes"
+        >>> labels = np.array(["yes", "no", "yes", "no", "yes", "no", "no", "yes"] * 125)  # right in three of four
+        >>> calibrator = PredictionCalibrator(method="temperature").fit(logits, labels)
+        >>> calibrator.classes_
+        array(['no', 'yes'], dtype='<U3')
+        >>> calibrator.predict_proba([[3.0]]).round(2)
+        array([[0.25, 0.75]])
+    """
+
+    def __init__(
+        self,
+        method: str | Calibrator = "auto",
+        *,
+        inputs: Literal["logits", "probabilities"] = "logits",
+        classes: Any = None,
+    ) -> None:
+        self.method = method
+        self.inputs = inputs
+        self.classes = classes
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit on predictions for samples that the model was not trained on, and return self.
+
+        Args:
+            X: Logits or probabilities, ``(N, C)``; or ``(N, 1)``, those of the second of two classes.
+            y: Labels, ``(N,)``.
+            sample_weight: Non-negative weights, ``(N,)``. A sample of weight 2 counts as two: multiply
+                weights that sum to 1 by their number.
+        """
+        check_choice("inputs", self.inputs, ("logits", "probabilities"))
+        calibrator = unfitted(self.method)
+        values, y = validate_data(self, X, y, dtype=np.float64)
+        labels = checked_labels(y)
+        weights = None if sample_weight is None else checked_weight(sample_weight, (len(labels),))
+        self.classes_ = self._column_labels(labels, values.shape[1])
+        self.calibrator_ = fitted_calibrator(calibrator, self._logits(values), labels, weights, self.classes_)
+        return self
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return calibrated probabilities, ``(N, C)``.
+
+        Args:
+            X: Logits or probabilities, with the columns of those in ``fit``.
+        """
+        check_is_fitted(self)
+        logits = self._logits(validate_data(self, X, dtype=np.float64, reset=False))
+        return np.asarray(self.calibrator_.predict_proba(logits))
+
+    def predict(self, X: Any) -> Array:
+        """Return the label of the most likely class of each sample, ``(N,)``."""
+        best = self.predict_proba(X).argmax(1)
+        return np.asarray(self.classes_[best])
+
+    def transform(self, X: Any) -> Array:
+        """Return calibrated probabilities, ``(N, C)``, in the container that ``set_output`` asks for."""
+        return self.predict_proba(X)
+
+    def get_feature_names_out(self, input_features: Any = None) -> Array:  # noqa: ARG002 (the interface of transformers)
+        """Return the labels of the classes as strings: the columns of what ``transform`` returns."""
+        check_is_fitted(self)
+        return np.array([str(label) for label in self.classes_], dtype=object)
+
+    def _logits(self, values: Array) -> Array:
+        if self.inputs == "logits":
+            return values
+        both = np.hstack((1 - values, values)) if values.shape[1] == 1 else values
+        return np.asarray(logits_from_probabilities(both))
+
+    def _column_labels(self, labels: Array, columns: int) -> Array:
+        count = max(2, columns)
+        present = np.unique(labels)
+        if self.classes is not None:
+            found = np.asarray(self.classes)
+            unknown = set(present.tolist()) - set(found.tolist())
+            if len(found) != count or unknown:
+                raise ValueError(
+                    f"classes must be the labels of {count} classes and include those in y, got {list(found)}"
+                    + (f" without {sorted(unknown)}" if unknown else "")
+                )
+            return found
+        names = getattr(self, "feature_names_in_", None)
+        if names is not None and columns > 1 and set(present.tolist()) <= set(names.tolist()):
+            return np.asarray(names.tolist())
+        if len(present) == count:
+            return present
+        if present.dtype.kind in "iuf" and present.min() >= 0 and present.max() < count:
+            return np.arange(count).astype(present.dtype)
+        raise ValueError(
+            f"y has {len(present)} classes, but X has {columns} columns, for {count} classes: pass one column of "
+            "predictions for each class, and classes= with the label of each if y lacks some"
+        )
 
 
 class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
@@ -104,7 +230,7 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         unfitted(self.method)  # a wrong method is reported before anything is trained
         X, y = indexable(X, y)
         labels = checked_labels(y)
-        weights = checked_weights(sample_weight, len(labels))
+        weights = None if sample_weight is None else checked_weight(sample_weight, (len(labels),))
         kept = np.arange(len(labels)) if weights is None else np.flatnonzero(weights)
         checked_labels(labels[kept])
         frozen = isinstance(self.estimator, FrozenEstimator)
@@ -123,21 +249,13 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         return self
 
     def predict_proba(self, X: Any) -> Array:
-        """Return calibrated probabilities, ``(N, C)``.
-
-        Args:
-            X: Samples, as the classifier takes them.
-        """
+        """Return calibrated probabilities, ``(N, C)``."""
         check_is_fitted(self)
         probabilities: Array = np.mean([model.predict_proba(X) for model in self.calibrated_classifiers_], axis=0)
         return probabilities
 
     def predict(self, X: Any) -> Array:
-        """Return the label of the most likely class of each sample, ``(N,)``.
-
-        Args:
-            X: Samples, as the classifier takes them.
-        """
+        """Return the label of the most likely class of each sample, ``(N,)``."""
         best = self.predict_proba(X).argmax(1)
         return np.asarray(self.classes_[best])
 
@@ -146,9 +264,8 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         from_fit = MethodMapping().add(caller="fit", callee="fit")
         to_split = MethodMapping().add(caller="fit", callee="split")
         router = MetadataRouter(owner=self).add_self_request(self)
-        return router.add(estimator=self.estimator, method_mapping=from_fit).add(
-            splitter=self.cv, method_mapping=to_split
-        )
+        router.add(estimator=self.estimator, method_mapping=from_fit)
+        return router.add(splitter=self.cv, method_mapping=to_split)
 
     def __sklearn_tags__(self) -> Any:
         tags, of_estimator = super().__sklearn_tags__(), get_tags(self.estimator)
@@ -202,10 +319,9 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         noticed = [model.calibrator.notices_ for model in models if model.calibrator.notices_]
         if noticed:
             where = "" if len(models) == 1 else f" ({len(noticed)} of {len(models)} folds have such notices)"
-            warnings.warn(
+            warn(
                 f"{type(self).__name__}: {type(models[0].calibrator).__name__}: {'; '.join(noticed[0])}{where}",
                 FitWarning,
-                stacklevel=3,
             )
 
     def _routed(self, weights: Array | None, fit_params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -217,11 +333,10 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
             return fit_params, {}
         if has_fit_parameter(self.estimator, "sample_weight"):
             return {**fit_params, "sample_weight": weights}, {}
-        warnings.warn(
+        warn(
             f"{type(self.estimator).__name__}.fit takes no sample_weight: the weights only reach the calibrator: "
             "enable metadata routing, or use a classifier that takes them",
             UserWarning,
-            stacklevel=4,
         )
         return fit_params, {}
 
@@ -240,11 +355,10 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         if most < 2:
             raise ValueError(f"each of the {len(labels)} classes has 1 sample: use more data, at least 2 of some class")
         if most < wanted:
-            warnings.warn(
+            warn(
                 f"{type(self).__name__}: {most} folds instead of cv={wanted}, since no class has more samples: "
                 "use more data",
                 FitWarning,
-                stacklevel=4,
             )
         with warnings.catch_warnings():
             # A rare class is absent from some folds; the calibrators of these folds have a notice of it.
@@ -403,3 +517,42 @@ def _all_classes(labels: Array, known: Array | None) -> Array:
             "pass the labels that it was trained on"
         )
     return np.union1d(classes, known)
+
+
+def unfitted(method: str | Calibrator) -> Calibrator:
+    """A calibrator to fit: one of the named method, or a copy of the given one."""
+    if isinstance(method, Calibrator):
+        return copy.deepcopy(method)
+    if not isinstance(method, str) or method not in METHODS:
+        hint = ': did you mean "platt"?' if isinstance(method, str) and method == "sigmoid" else ""
+        raise ValueError(
+            f"method must be a calibrator of calibrant.posthoc or one of {', '.join(METHODS)}, got {method!r}{hint}"
+        )
+    return METHODS[method]()
+
+
+def fitted_calibrator(
+    calibrator: Calibrator, logits: Array, labels: Array, weights: Array | None, classes: Array
+) -> Calibrator:
+    """Fit a calibrator on ``(N, C)`` logits and labels among ``classes``, one for each column."""
+    # Labels that are indices of columns are the calibrator's default.
+    indices = classes.dtype.kind in "iu" and np.array_equal(classes, np.arange(len(classes)))
+    return calibrator.fit(
+        logits, labels, sample_weight=weights, ignore_index=None, classes=None if indices else classes.tolist()
+    )
+
+
+def checked_labels(y: Any) -> Array:
+    """Labels as an array ``(N,)`` of at least two classes."""
+    if y is None:
+        raise ValueError("requires y to be passed, but the target y is None")
+    labels: Array = column_or_1d(y, warn=True)
+    check_classification_targets(labels)
+    present = np.unique(labels).tolist()
+    if len(present) < 2:
+        raise ValueError(f"y must have more than 1 class, got {present}: pass samples of each class")
+    return labels
+
+
+def __dir__() -> list[str]:
+    return __all__
