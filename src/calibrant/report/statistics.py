@@ -25,6 +25,7 @@ ERRORS = 1.959964
 LEAST_GAP = 0.00005
 # Largest number of classes in a table or a figure; the worst classes are the interesting ones.
 MOST_ROWS = 20
+LOSS_NAMES = {"log_loss": "Log loss", "brier": "Brier score"}
 # Scores of the top label, even where the risk of class 1 is judged.
 OF_TOP_LABEL = ("accuracy", "mean_confidence", "aurc")
 # Conventions of scores that name the accuracy, which is the share of class 1 if its risk is judged.
