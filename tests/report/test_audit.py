@@ -107,23 +107,13 @@ def test_intervals_hold_the_values_and_those_of_losses_are_normal() -> None:
         assert interval.low < interval.value < interval.high
 
 
-def test_parts_add_up_to_the_scores() -> None:
-    found = report.audit("model", classifier(samples=500, sharpness=2.0), draws=10)
-    for score, key in (("log_loss", "log_loss"), ("brier", "brier")):
-        assert found.parts[score].calibration + found.parts[score].refinement == pytest.approx(found.scores[key])
-
-
-def test_the_margin_reaches_the_findings() -> None:
-    found = report.audit("model", classifier(samples=500), draws=10, margin=0.2)
-    assert {each.equivalence.margin for each in found.findings} == {0.2}
-    assert all(each.equivalence.on_average for each in found.findings)
-
-
-def test_bins_and_convention_reach_the_scores() -> None:
+def test_options_reach_scores_and_findings() -> None:
     given = classifier(samples=500, sharpness=2.0)
-    found = report.audit("model", given, bins=7, convention="netcal", draws=10)
+    found = report.audit("model", given, bins=7, convention="netcal", draws=10, margin=0.5)
     assert found.scores.ece == metrics.ece(given, bins=7, convention="netcal")
     assert found.test.draws == 10
+    assert {each.equivalence.margin for each in found.findings} == {0.5}
+    assert all(each.equivalence.on_average for each in found.findings)
 
 
 @pytest.mark.parametrize("given", [classifier(samples=500, sharpness=2.0), confidences((0.9, 0.8, 100))])
