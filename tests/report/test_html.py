@@ -12,9 +12,8 @@ import pytest
 
 from calibrant import metrics, report
 from calibrant.files import FileError
-from calibrant.metrics import registry
 from calibrant.metrics.intervals import compare
-from calibrant.report.page import number, render
+from calibrant.report.page import render
 from tests.pages import Checker
 from tests.report.data import EDGE_CASES, classifier, confidences
 
@@ -88,21 +87,6 @@ def test_colours_follow_the_scheme_of_the_page() -> None:
 
 
 @pytest.mark.slow
-def test_names_stay_text() -> None:
-    audits = [
-        report.audit(HOSTILE, classifier(samples=100), draws=10),
-        report.audit("b", classifier(samples=100), draws=10),
-    ]
-    pair = (HOSTILE, "b", compare(audits[0].predictions, audits[1].predictions))
-    page = render(audits, [pair], opening=[f"{HOSTILE} & \" onload='x'"])
-    assert "<script" not in page
-    found = Checker(page)
-    assert found.texts.count(HOSTILE) >= 6
-    assert any(HOSTILE in label for label in found.values("aria-label"))
-    assert f"{HOSTILE} & \" onload='x'" in found.texts
-
-
-@pytest.mark.slow
 def test_the_same_audits_give_the_same_bytes() -> None:
     first = page_of("a", "b")
     with mpl.rc_context({"svg.hashsalt": "other", "font.size": 20}):
@@ -159,32 +143,18 @@ def test_models_that_are_not_compared_are_named() -> None:
     assert "better calibrated" not in texts
 
 
-def test_names_lose_what_would_turn_or_break_the_text_around_them() -> None:
-    names = ("a\u202eb", "c\x00\x1bd\u2066", "caf\udce9")
-    page = render([report.audit(name, EDGE_CASES["three samples"], draws=10) for name in names], opening=["t\u202e"])
+def test_names_stay_text_and_lose_what_would_turn_the_text_around_them() -> None:
+    given = EDGE_CASES["three samples"]
+    names = (HOSTILE, "a\u202eb", "c\x00\x1bd\u2066", "caf\udce9")
+    reason = (HOSTILE, "a\u202eb", "they are few")
+    page = render([report.audit(name, given, draws=10) for name in names], [reason], opening=[f"{HOSTILE}\u202e"])
     assert {letter for letter in page if unicodedata.category(letter) in ("Cc", "Cf", "Cs")} <= {"\n", "\xad"}
-    assert page.count("<bdi>ab</bdi>") >= 4
-    assert page.count("<bdi>c d</bdi>") >= 4
-    assert page.count("<bdi>caf\ufffd</bdi>") >= 4
-    assert '<p class="found">t</p>' in page
-
-
-@pytest.mark.slow
-def test_a_number_has_the_same_digits_wherever_it_stands() -> None:
-    given = metrics.predictions(np.full(2000, 0.99996), np.arange(2000) < 1391)
-    found = report.audit("a", given, draws=50)
-    same = report.audit("b", given, draws=50)
-    compared = replace(compare(given, given), p_value=0.4351)
-    page = render([found, same], [("a", "b", compared)])
-    text = " ".join(Checker(page).texts).replace("\xa0", " ")
-    assert "Over-confident by 30.45 points" in text
-    for value in ("69.55 %", "100.00 %", "+30.45 %"):
-        assert text.count(value) >= 2, value
-    assert not re.findall(r"\b\d+\.\d %", text)
-    esd = str(number(registry.number("esd", found.scores.esd)))
-    assert page.count(f"<dd>{esd}<") == 2
-    assert page.count(f"<td>{esd}<") >= 4
-    assert "<td>0.435</td>" in page
+    for name in ("ab", "c d", "caf\ufffd"):
+        assert page.count(f"<bdi>{name}</bdi>") >= 4
+    assert "<script" not in page
+    found = Checker(page)
+    assert found.texts.count(HOSTILE) >= 6
+    assert any(HOSTILE in label for label in found.values("aria-label"))
 
 
 def test_every_score_is_explained_once() -> None:
