@@ -249,8 +249,8 @@ def test_a_final_network_is_compared_with_the_held_out_batches_of_training(has_o
     guard = Guard(has_objective=has_objective)
     for right in (600, 650, 640):
         window(guard, batch(right, 1000 - right), batch(right, 1000 - right), steps=1)
-    for right in (0.63, 0.66):
-        guard.judge_final(Scores(1000, right, 0.9, 0.0))
+    for accuracy in (0.63, 0.66):
+        guard.judge_final(Scores(1000, accuracy, 0.9, 0.0))
     assert not guard.warnings_
     guard.judge_final(Scores(1000, 0.8, 0.9, 0.0))
     assert set(guard.warnings_) == {"other data"}
