@@ -15,7 +15,8 @@ import calibrant as cal
 from calibrant.losses.checks import Classification
 from calibrant.posthoc import TemperatureScaling
 from calibrant.training import CalibratedLoss, CalibrationWarning, interleave
-from calibrant.training.guard import FEWEST_SEEN, WINDOW, Guard, Scores
+from calibrant.training.forward import Scores
+from calibrant.training.guard import FEWEST_SEEN, WINDOW, Guard
 from calibrant.training.temperature_loop import looks_trained_on
 from tests.training.batches import Batch, Batches
 

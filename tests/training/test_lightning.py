@@ -217,7 +217,7 @@ def test_values_are_logged_while_an_epoch_goes_on(tmp_path: Path) -> None:
 PLAIN = [(torch.zeros(4, 6), torch.zeros(4, dtype=torch.long))]
 REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "plain batches": (lambda: PLAIN, TypeError, r"make the loader with calibrant\.training\.interleave"),
-    "no calibration data": (lambda: interleave(PLAIN, None), ValueError, "there is an objective but no calibration"),
+    "no calibration data": (lambda: interleave(PLAIN, None), ValueError, "no calibration data"),
     "no target": (lambda: interleave([torch.zeros(4, 6)], PLAIN), TypeError, r"must be \(inputs, target\), got Tensor"),
     "three parts": (lambda: interleave([PLAIN[0] * 2], PLAIN), TypeError, "got tuple of 4"),
 }

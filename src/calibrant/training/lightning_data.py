@@ -207,7 +207,7 @@ class EpochScores(StreamingECE):
     def add(self, data: Classification, loss: Tensor) -> None:
         """Add a batch and its mean loss, which may be NaN if no sample counts."""
         pairs = checks.top_label_pairs(data)
-        counts = torch.ones_like(pairs.confidence) if pairs.mask is None else pairs.mask
+        counts = torch.ones_like(pairs.confidence, dtype=torch.bool) if pairs.mask is None else pairs.mask
         count = counts.sum().to(self.totals)
         self.totals[0] += torch.where(count > 0, loss.detach().to(self.totals) * count, 0.0)
         self._waiting.append(pairs)
@@ -239,12 +239,10 @@ class EpochScores(StreamingECE):
             return int(self.samples)
 
     def _sum_up(self) -> None:
-        kept = [
-            (each.confidence, each.correct)
-            if each.mask is None
-            else (each.confidence[each.mask], each.correct[each.mask])
-            for each in self._waiting
-        ]
+        kept = []
+        for pairs in self._waiting:
+            rows = slice(None) if pairs.mask is None else pairs.mask
+            kept.append((pairs.confidence[rows], pairs.correct[rows]))
         self._waiting = []
         if sum(len(confidence) for confidence, _ in kept):
             self.update(*(torch.cat(column) for column in zip(*kept, strict=True)))
