@@ -1,12 +1,10 @@
 """Narrow residual networks: the published structure, and the published errors of trained weights."""
 
-import pickletools
-
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
+from calibrant_lab.data.cifar import unpickle
 from calibrant_lab.models.resnet_he import NarrowBlock, NarrowResNet
 from calibrant_lab.models.weights import load_weights
 from tests.real_data import real
@@ -14,17 +12,6 @@ from tests.real_data import real
 WEIGHTS = {
     20: "resnet20-12fca82f.th", 32: "resnet32-d509ac18.th", 44: "resnet44-014dd654.th", 56: "resnet56-4bfd9763.th",
 }  # fmt: skip
-
-
-def cifar10_test_set() -> tuple[Tensor, Tensor]:
-    """Images of the official file in [0, 1], and their labels; its pickle is scanned, never run."""
-    with real("cifar10/cifar-10-batches-py/test_batch").open("rb") as file:
-        steps = [(opcode.name, argument) for opcode, argument, _ in pickletools.genops(file)]
-    pixels = next(text for _, text in steps if isinstance(text, str) and len(text) == 10_000 * 3072)
-    start = next(place for place, (_, argument) in enumerate(steps) if argument == "labels")
-    labels = [argument for name, argument in steps[start:] if name == "BININT1"][:10_000]
-    images = torch.frombuffer(bytearray(pixels, "latin-1"), dtype=torch.uint8).view(-1, 3, 32, 32)
-    return images / 255, torch.tensor(labels)
 
 
 @pytest.mark.parametrize(("depth", "millions"), [(20, 0.27), (32, 0.46), (44, 0.66), (56, 0.85)])
@@ -74,7 +61,10 @@ def test_a_depth_that_is_not_6n_plus_2_is_refused(depth: int) -> None:
 def test_published_weights_have_their_published_error_on_cifar10(depth: int, percent: float) -> None:
     model = NarrowResNet(depth).eval()
     load_weights(model, real(f"weights/{WEIGHTS[depth]}"))
-    images, target = cifar10_test_set()
+    path = real("cifar10/cifar-10-batches-py/test_batch")
+    batch = unpickle(path, path.read_bytes())
+    images = torch.tensor(batch[b"data"].values).view(-1, 3, 32, 32) / 255
+    target = torch.tensor(batch[b"labels"])
     saved = np.load(real("logits/akamaster_resnets_cifar10_test_logits.npz"))
     mean, deviation = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     images = (images - mean.view(3, 1, 1)) / deviation.view(3, 1, 1)
