@@ -158,13 +158,19 @@ def test_predictions_are_not_unpickled(store: Store, tmp_path: Path) -> None:
     assert not (tmp_path / "intruded").exists()
 
 
-def test_a_score_that_was_not_kept_is_computed_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_score_that_was_not_kept_is_computed_once_unless_it_is_a_users(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.py").write_text("def samples(predictions):\n    return float(len(predictions.target))\n")
     trial = finished(store, of("esd"))
     found = [trial.score("test", "brier"), trial.score("validation", "brier")]
+    assert trial.score("test", f"{tmp_path / 'own.py'}:samples") == 3
     monkeypatch.setattr(Trial, "predicted", None)
     assert [trial.score("test", "brier"), trial.score("validation", "brier")] == found
     assert trial.score("test", "ece") == trial.result().test["ece"]
     assert 0 < found[0] < 1
+    with pytest.raises(TypeError):
+        trial.score("test", f"{tmp_path / 'own.py'}:samples")
 
 
 def test_what_is_written_is_read(store: Store) -> None:
