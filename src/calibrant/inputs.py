@@ -448,7 +448,7 @@ def _labels(target: Values, names: list[Any] | None, named: bool, ignore_index: 
     """Class indices of a target that holds indices, names, or the numbers that ``classes=`` gave the classes."""
     if not is_plain(target) and frames.has_names(target):
         if names is None:
-            example = frames.as_array(target).ravel()[0]
+            example = frames.as_array(target).ravel().tolist()[0]
             raise ValueError(f"target holds names, such as {example!r}: pass classes= with the name of every column")
         return frames.class_indices(target, [str(name) for name in names], ignore_index)
     labels = as_array("target", target)
