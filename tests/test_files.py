@@ -12,7 +12,7 @@ import pytest
 
 from calibrant import metrics
 from calibrant.files import FileError, fits_in_memory, read_predictions, whole_or_not_at_all, write_predictions
-from calibrant.layout import Columns
+from calibrant.files.layout import Columns
 
 pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pytest.importorskip("pyarrow.parquet")

@@ -92,9 +92,9 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def warn(text: str, category: type[UserWarning] = InputWarning) -> None:
-    """Issue a warning at the first line outside this package."""
+    """Issue a warning at the first line outside this package, and outside of torch that calls its modules."""
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("calibrant."):
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(("calibrant.", "torch.")):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, category, stacklevel=level)
 
@@ -136,8 +136,8 @@ def looks_like_probabilities(logits: Array) -> bool:
     return of_one or sum_to_one(some)
 
 
-def warn_if_mistaken(name: str, values: Array, independent: bool = False) -> None:
-    """Warn of logits that are probably probabilities, and of probabilities that are all 1.
+def mistaken(name: str, values: Array, independent: bool = False) -> bool:
+    """Whether logits are probably probabilities, or probabilities are all 1.
 
     Args:
         name: ``"logits"`` or ``"probabilities"``.
@@ -145,12 +145,20 @@ def warn_if_mistaken(name: str, values: Array, independent: bool = False) -> Non
         independent: Whether each column is a label of its own.
     """
     if name == "probabilities":
-        if values.ndim == 1 and len(values) > 2 and (values == 1).all():
-            warn(
-                "every probability of class 1 is 1, probably by a softmax over one class: pass the sigmoid of the "
-                "logit, or logits="
-            )
-    elif looks_like_probabilities(values.ravel() if independent else values):
+        return bool(values.ndim == 1 and len(values) > 2 and (values == 1).all())
+    return looks_like_probabilities(values.ravel() if independent else values)
+
+
+def warn_if_mistaken(name: str, values: Array, independent: bool = False) -> None:
+    """Warn of :func:`mistaken` values, with the remedy."""
+    if not mistaken(name, values, independent):
+        return
+    if name == "probabilities":
+        warn(
+            "every probability of class 1 is 1, probably by a softmax over one class: pass the sigmoid of the logit, "
+            "or logits="
+        )
+    else:
         how = "all lie in [0, 1]" if values.ndim == 1 or independent else "look like probabilities (rows sum to 1)"
         warn(f"these logits {how}: pass probabilities= if they are probabilities")
 

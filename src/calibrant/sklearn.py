@@ -91,7 +91,7 @@ class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  #
         calibrator = unfitted(self.method)
         values, y = validate_data(self, X, y, dtype=np.float64)
         labels = checked_labels(y)
-        weights = None if sample_weight is None else checked_weight(sample_weight, len(labels))
+        weights = None if sample_weight is None else checked_weight(sample_weight, (len(labels),))
         self.classes_ = self._column_labels(labels, values.shape[1])
         self.calibrator_ = fitted_calibrator(calibrator, self._logits(values), labels, weights, self.classes_)
         return self
@@ -230,7 +230,7 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         unfitted(self.method)  # a wrong method is reported before anything is trained
         X, y = indexable(X, y)
         labels = checked_labels(y)
-        weights = None if sample_weight is None else checked_weight(sample_weight, len(labels))
+        weights = None if sample_weight is None else checked_weight(sample_weight, (len(labels),))
         kept = np.arange(len(labels)) if weights is None else np.flatnonzero(weights)
         checked_labels(labels[kept])
         frozen = isinstance(self.estimator, FrozenEstimator)

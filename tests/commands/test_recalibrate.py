@@ -10,7 +10,7 @@ from calibrant import metrics, posthoc
 from calibrant.cli import Method
 from calibrant.files import read_predictions
 from calibrant.posthoc import METHODS, AutoCalibration, ConformalClassifier
-from tests.commands.running import ended, refused, run
+from tests.shell import ended, refused, run
 
 RNG = np.random.default_rng(0)
 SAVED = "calibrator.safetensors"

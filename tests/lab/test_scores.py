@@ -11,7 +11,6 @@ from rich.console import Console
 
 import calibrant as cal
 from calibrant_lab.catalogue import list_recipes, show_recipe
-from calibrant_lab.plugins import UnknownNameError
 from calibrant_lab.score_table import mean_and_spread, print_whole, score_table
 from calibrant_lab.scores import KEPT, MetricError, Predicted, best_temperature, column, score, scores_of
 from tests.lab.stores import noisy, scores
@@ -55,19 +54,6 @@ def test_without_a_best_temperature_the_score_is_missing() -> None:
     assert found["ece"] == score("ece", TEST)
     assert math.isnan(found["ece+temperature"])
     assert printed({"NLL": [found]}).count("nan") == 0
-
-
-@pytest.mark.parametrize(
-    ("key", "error", "token"),
-    [
-        ("ece+isotonic", ValueError, "'isotonic'"),
-        ("elegance", ValueError, "elegance"),
-        ("/somewhere/else.py:mine", UnknownNameError, "/somewhere/else.py"),
-    ],
-)
-def test_errors(key: str, error: type[ValueError], token: str) -> None:
-    with pytest.raises(error, match=token):
-        column(key)
 
 
 def test_a_metric_of_ones_own_is_a_column_and_its_errors_name_the_line(tmp_path: Path) -> None:

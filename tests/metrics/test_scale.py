@@ -20,14 +20,14 @@ import pyarrow.csv  # noqa: E402
 import pyarrow.parquet  # noqa: E402
 
 from calibrant import metrics  # noqa: E402
-from calibrant.layout import Columns  # noqa: E402
+from calibrant.files.formats import Column  # noqa: E402
+from calibrant.files.layout import Columns  # noqa: E402
 from calibrant.metrics import scale_sql  # noqa: E402
 from calibrant.metrics.binned import equal_width_bins  # noqa: E402
 from calibrant.metrics.predictions import Predictions  # noqa: E402
 from calibrant.metrics.scale import Statistics, merged, statistics_duckdb, statistics_spark  # noqa: E402
 from calibrant.metrics.scale_pairs import Source, find_pairs  # noqa: E402
 from calibrant.metrics.tests import Judgement  # noqa: E402
-from calibrant.tables import Column  # noqa: E402
 
 Array = npt.NDArray[Any]
 Engine = Callable[..., Statistics]

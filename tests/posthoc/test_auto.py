@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from calibrant.posthoc import METHODS, AutoCalibration, auto
 from calibrant.posthoc.cross_validation import Samples
-from calibrant.posthoc.solvers import brier_weights, mixture_weights, mixture_weights_with_prior
+from calibrant.posthoc.solvers import brier_weights, mixture_weights
 from tests.posthoc.data import nll, overconfident
 
 
@@ -148,7 +148,7 @@ def test_a_prior_of_the_weights_is_like_samples_that_one_member_finds_likely(
     likelihood = np.exp(np.maximum(-sharpness * generator.exponential(size=(rows, members)), -87.0))
     prior = strength * generator.uniform(0.1, 1, size=members)
     counts = generator.uniform(0.1, 4, size=rows) if weighted else None
-    found = mixture_weights_with_prior(likelihood, prior, counts)
+    found = mixture_weights(likelihood, counts, prior)
     # Where the objective is at its maximum on the simplex, its slope is the same in every weight.
     slope = (np.ones(rows) if counts is None else counts) @ (likelihood / (likelihood @ found)[:, None]) + prior / found
     np.testing.assert_allclose(slope, (rows if counts is None else counts.sum()) + prior.sum(), rtol=1e-5)

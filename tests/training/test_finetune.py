@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from calibrant.posthoc import TemperatureScaling, VectorScaling
 from calibrant.training import CalibrationWarning, finetune
@@ -233,8 +234,20 @@ def test_seen_samples_and_few_samples_are_warned_about() -> None:
         finetune(model, [(x, y)], method="temperature")
     with pytest.warns(CalibrationWarning, match="50 samples are few"):
         finetune(network(), [data(50)], method="temperature")
-    with pytest.raises(ValueError, match="needs at least 10 samples"):
-        finetune(network(), [data(9)])
+
+
+@pytest.mark.parametrize(
+    ("batches", "error", "key"),
+    [
+        ([data(9)], ValueError, "10 samples"),
+        (TensorDataset(*data(100)), TypeError, "DataLoader"),
+        ([(x.numpy(), y.numpy()) for x, y in [data(20)]], TypeError, "ndarray"),
+        ([(*data(20), torch.ones(20))], TypeError, "weights"),
+    ],
+)
+def test_unsuitable_batches_are_refused(batches: Any, error: type[Exception], key: str) -> None:
+    with pytest.raises(error, match=key):
+        finetune(network(), batches)
 
 
 def test_a_network_whose_logits_no_layer_makes_is_scaled() -> None:

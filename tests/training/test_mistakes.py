@@ -99,11 +99,6 @@ def test_a_network_that_ends_in_a_sigmoid_is_told() -> None:
         calibrated.finish([(x[200:], y[200:])])
 
 
-def test_a_data_set_in_place_of_batches_is_told() -> None:
-    with pytest.raises(TypeError, match=r"finetune\(\) takes batches, got a data set: pass a DataLoader"):
-        finetune(nn.Linear(10, 4), TensorDataset(*samples(100, 0)))  # type: ignore[arg-type]
-
-
 def test_classes_without_samples_are_not_ruled_out() -> None:
     x, y = samples(300, 0)
     with pytest.warns(
@@ -180,26 +175,6 @@ def test_a_binary_loss_takes_its_own_kind_of_target() -> None:
     calibrated.finish([(x, y)])
     with pytest.raises(ValueError, match="must be 0 or 1"):
         CalibratedLoss(model, loss=nn.BCEWithLogitsLoss())(x, y, x, 0.5 * y)
-
-
-def test_what_is_not_a_batch_of_tensors_is_explained() -> None:
-    x, y = samples(50, 0)
-    model = knowing(nn.Linear(10, 4))
-    with pytest.raises(TypeError, match="pass a DataLoader of it"):
-        CalibratedLoss(model).finish(TensorDataset(x, y))  # type: ignore[arg-type]
-    for function in (CalibratedLoss(model).finish, lambda batches: finetune(model, batches)):
-        with pytest.raises(TypeError, match="must hold tensors, got ndarray"):
-            function([(x.numpy(), y.numpy())])
-    with pytest.raises(TypeError, match=r"pass torch.as_tensor\(x\)"):
-        CalibratedLoss(model)(np.zeros((8, 10)), y)
-    with pytest.raises(ValueError, match="without y_held_out: pass both"):
-        CalibratedLoss(model)(x, y, (x, y))
-    with pytest.raises(ValueError, match="multi_label=True of CalibratedLoss"):
-        CalibratedLoss(model)(x, y, x, torch.randint(2, (50, 4)))
-    with pytest.raises(ValueError, match="number the classes from 0"):
-        CalibratedLoss(model)(x, y, x, y + 1)
-    with pytest.raises(TypeError, match="wrap it in a module that returns the logits alone"):
-        CalibratedLoss(nn.LSTM(10, 4))(x, y)
 
 
 @pytest.mark.filterwarnings("ignore::calibrant.training.CalibrationWarning")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrant.files import FileError, Source, digest, naming, read_source, whole_or_not_at_all
-from calibrant.layout import Columns
+from calibrant.files.layout import Columns
 from calibrant.metrics import METRICS, calibration_by_group, calibration_change, calibration_over_time
 from calibrant.metrics.predictions import views
 from calibrant.metrics.registry import number

@@ -5,7 +5,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -17,7 +17,7 @@ from rich.table import Table
 from calibrant.commands import printable
 from calibrant.files import json_text
 from calibrant.metrics.closed_form import p_value
-from calibrant.metrics.evaluate import Score, Scores
+from calibrant.metrics.evaluate import Scores
 from calibrant.metrics.intervals import Interval
 from calibrant.metrics.registry import number
 from calibrant.report.formats import bare_p
@@ -25,7 +25,6 @@ from calibrant.report.statistics import floor_note
 
 if TYPE_CHECKING:
     from calibrant.report.audit import Audit, Finding
-    from calibrant.report.table_audit import TableAudit
 
 Advance = Callable[[float], None]
 # Largest width of a heading, and smallest width of the column of conventions.
@@ -46,11 +45,6 @@ def say(console: Console, text: str, *, markup: bool = False) -> None:
 def say_path(console: Console, what: str, path: object) -> None:
     """Print the path of a file that was written, in one line."""
     console.print(f"{what}: {plain(str(path))}", soft_wrap=True, highlight=False)
-
-
-def print_verdict(console: Console, name: str, verdict: str) -> None:
-    """Print the name of a model in bold, and its verdict."""
-    say(console, f"[bold]{plain(name)}[/]: {plain(verdict)}", markup=True)
 
 
 def print_audit(console: Console, audit: "Audit") -> None:
@@ -108,19 +102,6 @@ def _print_findings(console: Console, audit: "Audit") -> None:
         "doubt (below 1e-9), and Holm's correction for classes or labels. Gaps in points."
         f"{f' {rest:,} more are in --json.' if rest else ''}",
     )
-
-
-def print_table_audit(console: Console, audit: "TableAudit") -> None:
-    """The classes of predictions that are not in memory, the surest error first."""
-    if not audit.classes:
-        return
-    rows = [
-        (f"class {each.name}", *_gap(each.gap), bare_p(each.p_value))
-        for each in sorted(audit.judged_classes, key=lambda each: each.p_value)[:MOST_ROWS]
-    ]
-    console.print(_table(("judged", "gap", "95 % interval", "p"), rows))
-    if len(audit.classes) > MOST_ROWS:
-        say(console, f"{len(audit.classes) - MOST_ROWS:,} more classes are in --json.")
 
 
 def print_watched(console: Console, audit: "Audit", about: str = "") -> None:
@@ -191,43 +172,32 @@ def print_scores(console: Console, columns: dict[str, Scores], *, title: str = "
         columns: Heading and scores of each column. A missing score is left blank.
         title: Title above the first table.
     """
-    rows: dict[str, Score] = {}
+    rows: dict[str, str] = {}
     for scores in columns.values():
         for entry in scores:
-            rows.setdefault(entry.key, entry)
-    labels = 1 + max(len(entry.label) for entry in rows.values())
-    widths = {
-        heading: 3 + max(min(len(heading), MOST_HEADING), *(len(str(entry)) for entry in scores))
-        for heading, scores in columns.items()
-    }
-    while columns:
-        fitting: dict[str, Scores] = {}
-        room = console.width - labels
-        for heading, scores in columns.items():
-            if fitting and room < widths[heading]:
-                break
-            room -= widths[heading]
-            fitting[heading] = scores
-        console.print(_score_table(rows, fitting, widths, title, with_convention=room >= LEAST_CONVENTION))
-        columns = {heading: scores for heading, scores in columns.items() if heading not in fitting}
+            rows.setdefault(entry.key, entry.label)
+    cells = {name: {entry.key: entry for entry in scores} for name, scores in columns.items()}
+    width = max(len(str(entry)) for scores in columns.values() for entry in scores)
+    width = max(width, *(min(len(name), MOST_HEADING) for name in columns))
+    # A column has three characters beside its width.
+    space = console.width - 1 - max(map(len, rows.values()))
+    most = max(1, space // (width + 3))
+    for start in range(0, len(cells), most):
+        fitting = dict(islice(cells.items(), start, start + most))
+        table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("score", no_wrap=True)
+        for name in fitting:
+            table.add_column(plain(name), justify="right", width=width, overflow="fold")
+        with_convention = space - len(fitting) * (width + 3) >= LEAST_CONVENTION
+        if with_convention:
+            table.add_column("convention", style="dim")
+        for key, label in rows.items():
+            found = [scores.get(key) for scores in fitting.values()]
+            values = ["" if entry is None else str(entry) for entry in found]
+            shared = _shared([entry.convention for entry in found if entry is not None])
+            table.add_row(label, *values, *([plain(shared)] if with_convention else []))
+        console.print(table)
         title = ""
-
-
-def _score_table(
-    rows: dict[str, Score], columns: dict[str, Scores], widths: dict[str, int], title: str, *, with_convention: bool
-) -> Table:
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("score", no_wrap=True)
-    for heading in columns:
-        table.add_column(plain(heading), justify="right", width=widths[heading] - 3, overflow="fold")
-    if with_convention:
-        table.add_column("convention", style="dim")
-    for key, first in rows.items():
-        found = [next((entry for entry in scores if entry.key == key), None) for scores in columns.values()]
-        said = _shared([entry.convention for entry in found if entry is not None])
-        values = ["" if entry is None else str(entry) for entry in found]
-        table.add_row(first.label, *values, *([plain(said)] if with_convention else []))
-    return table
 
 
 def _shared(conventions: Sequence[str]) -> str:

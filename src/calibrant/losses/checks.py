@@ -5,17 +5,15 @@ on an accelerator, and inside ``torch.compile``, by a device-side assertion that
 ``torch.func`` transform or a tracer, where there may be no values, not at all.
 """
 
-import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from calibrant import inputs
 from calibrant.frames import Array
-from calibrant.numerics import at_least_float32, readable, sum_in_any_order, traced
+from calibrant.numerics import accumulation_dtype, at_least_float32, readable, softmax, sum_in_any_order, traced
 from calibrant.torch_private import assert_without_waiting
 
 IN_TRAINING = "lower the learning rate, clip gradients, or leave those samples out with mask="
@@ -29,6 +27,28 @@ class Pairs(NamedTuple):
     correct: Tensor
     mask: Tensor | None = None
     weight: Tensor | None = None
+
+    def counts(self) -> Tensor | None:
+        """How often each sample counts, in the accumulation dtype; None if each counts once."""
+        counts = self.mask if self.weight is None else self.weight
+        return None if counts is None else counts.to(accumulation_dtype(self.confidence))
+
+    def samples(self) -> Tensor:
+        """How many samples count, in each row."""
+        counts = self.counts()
+        wide = accumulation_dtype(self.confidence)
+        return self.confidence.new_tensor(self.confidence.shape[-1], dtype=wide) if counts is None else counts.sum(-1)
+
+    def residual(self) -> Tensor:
+        """Correctness minus confidence, as often as each sample counts, in the accumulation dtype."""
+        wide, counts = accumulation_dtype(self.confidence), self.counts()
+        residual = self.correct.to(wide) - self.confidence.to(wide)
+        return residual if counts is None else residual * counts
+
+    def right_and_wrong(self) -> tuple[Tensor, Tensor]:
+        """How often each sample counts as right, and as wrong."""
+        correct, counts = self.correct.to(accumulation_dtype(self.confidence)), self.counts()
+        return (correct, 1 - correct) if counts is None else (correct * counts, (1 - correct) * counts)
 
 
 class Classification(NamedTuple):
@@ -86,7 +106,7 @@ def require_samples(pairs: Pairs | Classification, minimum: int, name: str) -> N
         reason = f"too many samples of this batch were ignored, {name} needs at least {minimum}"
         if not mask.any():
             reason = "every sample of this batch was ignored"
-        warnings.warn(f"{reason}: the objective is 0 here", UserWarning, stacklevel=3)
+        inputs.warn(f"{reason}: the objective is 0 here", UserWarning)
     elif minimum > 1 and pairs.weight is not None and readable(pairs.weight):
         largest = pairs.weight.numpy().sum(-1).max()
         if largest < minimum:
@@ -198,31 +218,6 @@ def check_unit_interval(name: str, value: Tensor | Array) -> None:
     )  # fmt: skip
 
 
-def check_probabilities(value: Tensor, mask: Tensor | None, tolerance: float = 0.02) -> None:
-    """Raise unless ``value`` holds probabilities of at least two classes along its last dimension."""
-    check_float("probabilities", value)
-    if value.dim() < 2 or value.shape[-1] < 2:
-        raise ValueError(f"probabilities must have shape (..., N, C) with C at least 2, got {tuple(value.shape)}")
-    if mask is not None:
-        check_mask(mask, value.shape[:-1], "probabilities without their last dimension", value)
-        value = torch.where(mask.unsqueeze(-1), value, 1 / value.shape[-1])
-    check_rows_of_probabilities(as_read(at_least_float32(value)), tolerance)
-
-
-def check_rows_of_probabilities(values: Tensor | Array, tolerance: float = 0.02) -> None:
-    """Raise unless the rows of float32 or float64 values lie in [0, 1] and sum to 1."""
-    check_unit_interval("probabilities", values)
-    if isinstance(values, Tensor):
-        total: Tensor | Array = values.sum(-1, dtype=torch.float32)
-    else:  # a product with ones is several times as fast as sums of short rows
-        total = values @ np.ones(values.shape[-1], values.dtype)
-    # Half precision rounds each of C probabilities; a row of logits or counts is off by far more.
-    require_between(
-        total, 1 - tolerance, 1 + tolerance,
-        lambda _: "probabilities must sum to 1 over the last dimension: pass the softmax of the logits",
-    )  # fmt: skip
-
-
 def check_zero_one(value: Tensor, message: Callable[[], str]) -> None:
     """Raise ``ValueError`` if an element is neither 0 nor 1."""
     if value.dtype == torch.bool:
@@ -239,12 +234,11 @@ def check_objective(value: object, name: str = "objective") -> None:
         raise TypeError(f"{name} must be an object, got the class {value.__name__}: write {value.__name__}()")
 
 
-def check_logits_and_target(logits: Tensor, target: Tensor) -> None:
-    """Raise ``TypeError`` unless both are dense tensors on one device, the logits floating point."""
+def check_logits(logits: Tensor) -> None:
+    """Raise unless these are dense floating-point tensors of at least one class or label."""
     if not isinstance(logits, Tensor) and (hint := inputs.hint_for_logits(logits)):
         raise TypeError(f"logits must be a torch.Tensor, got {type(logits).__name__}: {hint}")
     check_float("logits", logits)
-    check_dense("target", target)
     if logits.dim() == 0:
         raise ValueError("logits must have shape (N, C), (N, C, d1, ...) or (N,), got a 0-d tensor")
     if logits.dim() > 1 and logits.shape[1] == 0:
@@ -253,7 +247,7 @@ def check_logits_and_target(logits: Tensor, target: Tensor) -> None:
 
 def classification(
     logits: Tensor,
-    target: Tensor,
+    target: Tensor | None,
     mask: Tensor | None = None,
     ignore_index: int | None = -100,
     sample_weight: Tensor | None = None,
@@ -263,13 +257,18 @@ def classification(
 
     Args:
         logits: ``(N, C)``, dense ``(N, C, d1, ...)``, or the logit of class 1 as ``(N,)`` or ``(N, 1, ...)``.
-        target: Integer class indices, ``(N, ...)``: the shape of the logits without the class dimension.
+        target: Integer class indices, ``(N, ...)``: the shape of the logits without the class dimension. None if
+            labels do not matter.
         mask: Boolean, same shape as ``target``; True where a sample counts.
         ignore_index: Label of samples to ignore; None to ignore none.
         sample_weight: Non-negative weights, same shape as ``target``.
         if_not_finite: What the error about NaN or infinite logits advises.
     """
-    check_logits_and_target(logits, target)
+    check_logits(logits)
+    if target is None:
+        shape, ignore_index = logits.shape[:1] + logits.shape[2:], None
+        target = torch.zeros(shape, dtype=torch.long, device=logits.device)
+    check_dense("target", target)
     if target.is_floating_point() or target.is_complex():
         remedy = "call target.long(), or target.argmax(dim=1) if it is one-hot or holds probabilities"
         hint = _likely_target(target, logits, ignore_index) or remedy
@@ -310,11 +309,53 @@ def classification(
     return Classification(logits, target, valid, weight)
 
 
-def unlabelled(logits: Tensor, mask: Tensor | None) -> Classification:
-    """Validate and flatten logits whose labels do not matter: every target is class 0."""
-    check_float("logits", logits)
-    shape = logits.shape[:1] + logits.shape[2:]
-    return classification(logits, torch.zeros(shape, dtype=torch.long, device=logits.device), mask, None)
+def multi_label_pairs(
+    logits: Tensor,
+    target: Tensor,
+    mask: Tensor | None,
+    ignore_index: int | None,
+    sample_weight: Tensor | None,
+) -> Pairs:
+    """Validate and flatten multi-label output; every label's probability and whether it applies: each ``(C, N)``.
+
+    Args:
+        logits: ``(N, C)`` or dense ``(N, C, d1, ...)``, one logit per label; ``(N,)`` for a single label.
+        target: 0 or 1, same shape as ``logits``, integer or floating point.
+        mask: Boolean, same shape as ``target``; True where a label counts.
+        ignore_index: Target of labels to ignore; None to ignore none.
+        sample_weight: Non-negative weights, one per sample: the shape of the logits without the label dimension.
+    """
+    check_logits(logits)
+    check_dense("target", target)
+    if target.shape != logits.shape:
+        raise ValueError(
+            f"target must have the shape of the logits, {tuple(logits.shape)}, in the multi-label view, got "
+            f'{tuple(target.shape)}: for one class per sample use view="top-label" or "class-wise"'
+        )
+    check_device("target", target, logits, "logits")
+    target = target.detach()
+    valid = valid_samples(target, mask, ignore_index)
+    if valid is not None:
+        target = torch.where(valid, target, torch.zeros_like(target))
+    advice = f"round soft labels, and set ignore_index to leave a value out (now {ignore_index})"
+    check_zero_one(target, lambda: f"target must hold only 0 and 1 in the multi-label view: {advice}")
+    if sample_weight is not None:
+        check_shape("sample_weight", sample_weight, logits.shape[:1] + logits.shape[2:], "the samples of the logits")
+        sample_weight = (
+            _by_label(sample_weight.unsqueeze(1).expand(logits.shape)) if logits.dim() > 1 else sample_weight
+        )
+    valid = None if valid is None else _by_label(valid)
+    data = classification(_by_label(logits), _by_label(target).long(), valid, None, sample_weight)
+    # The sigmoid is a softmax over (0, logit): one rounding for all, so that equal logits stay tied.
+    rows = (logits.shape[1] if logits.dim() > 1 else 1, -1)
+    confidence, correct = softmax(data.logits)[:, 1].reshape(rows), (data.target == 1).reshape(rows)
+    mask, weight = (None if each is None else each.reshape(rows) for each in (data.mask, data.weight))
+    return Pairs(confidence, correct, mask, weight)
+
+
+def _by_label(values: Tensor) -> Tensor:
+    """``(N, C, d1, ...)`` becomes ``(C * N * d1 * ...,)``."""
+    return values if values.dim() == 1 else values.movedim(1, 0).flatten()
 
 
 def _likely_target(target: Tensor, logits: Tensor, ignore_index: int | None) -> str:
@@ -376,15 +417,12 @@ def warn_of_probabilities(data: Classification) -> bool:
     if not readable(data.logits):
         return False
     rows = data.logits.detach().numpy() if data.mask is None else data.logits.detach().numpy()[data.mask.numpy()]
-    if len(rows) < 8:
+    if len(rows) < inputs.LIKE_ROWS:
         return False
-    inside = rows.max() <= 1 and rows.min() >= 0  # first, because the sum of large logits may overflow
-    if inside and (np.abs(rows.sum(1) - 1) <= 1e-3).all():
-        warnings.warn(
+    if inputs.sum_to_one(rows):
+        inputs.warn(
             "these logits look like probabilities (rows sum to 1): remove the softmax at the end of the model, "
-            "or pass probabilities.log()",
-            UserWarning,
-            stacklevel=6,  # the line that calls the module
+            "or pass probabilities.log()"
         )
     return True
 

@@ -23,7 +23,7 @@ from calibrant.posthoc.isotonic import CentredIsotonicCalibration, IsotonicCalib
 from calibrant.posthoc.map import FLOOR, TINY, Logits, Map, Mixed, Mixture, evaluated
 from calibrant.posthoc.scores import BetaCalibration, PlattScaling
 from calibrant.posthoc.smooth import SmoothScaling
-from calibrant.posthoc.solvers import brier_weights, mixture_weights_with_prior
+from calibrant.posthoc.solvers import brier_weights, mixture_weights
 from calibrant.posthoc.temperature import EnsembleTemperatureScaling, TemperatureScaling
 
 Metric = Literal["log_loss", "brier"]
@@ -308,7 +308,7 @@ class AutoCalibration(Calibrator):
         prior *= min(1.0, _value("rows of the prior") / data.count)
         if "smooth" in names:
             prior[names.index("smooth")] = _value("prior of smooth") * math.sqrt(data.count)
-        return mixture_weights_with_prior(likelihood, prior, data.weight)
+        return mixture_weights(likelihood, data.weight, prior)
 
     def _losses(self, predicted: Array, target: IndexArray) -> Array:
         true = predicted[np.arange(len(target)), target]

@@ -1,7 +1,6 @@
 """Text classifiers, with a small random BERT saved to a folder."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -64,22 +63,6 @@ def test_a_trained_classifier_comes_back_as_it_was_saved(encoder: Path, tmp_path
     assert all(torch.equal(tensor, again.state_dict()[name]) for name, tensor in model.state_dict().items())
     with pytest.raises(ValueError, match="2 classes"):
         TextClassifier.from_pretrained(tmp_path / "trained", classes=2)
-
-
-@pytest.mark.slow
-def test_transformers_is_imported_late_loads_silently_and_keeps_its_settings(encoder: Path) -> None:
-    code = (
-        "import sys\n"
-        "from calibrant_lab.models.text import TextClassifier, tokenizer_for\n"
-        "assert 'transformers' not in sys.modules\n"
-        "import transformers\n"
-        "settings = transformers.utils.logging\n"
-        "before = settings.get_verbosity(), settings.is_progress_bar_enabled()\n"
-        "TextClassifier.from_pretrained(sys.argv[1], classes=3); tokenizer_for(sys.argv[1])\n"
-        "assert (settings.get_verbosity(), settings.is_progress_bar_enabled()) == before\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(encoder)], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_pickled_weights_are_read_but_nothing_in_them_is_run(encoder: Path, tmp_path: Path) -> None:

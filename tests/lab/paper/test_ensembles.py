@@ -70,11 +70,3 @@ def test_other_targets_and_too_few_networks_are_refused() -> None:
     for few in ([], [(held, test)]):
         with pytest.raises(ValueError, match=f"got {len(few)}"):
             ensemble(few, KEPT)
-
-
-def test_columns_of_ones_own_are_scored_too() -> None:
-    networks = members(2)
-    found = ensemble(networks, ["smooth_ece", "log_loss+temperature"])
-    assert list(found) == ["smooth_ece", "log_loss+temperature"]
-    assert 0 < found["smooth_ece"] < 1
-    assert found["log_loss+temperature"] == ensemble(networks, ["nll+temperature"])["nll+temperature"]

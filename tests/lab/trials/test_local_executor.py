@@ -14,7 +14,7 @@ import torch
 
 from calibrant_lab.trials import local_executor
 from calibrant_lab.trials.local_executor import ATTEMPTS, Ended, LocalExecutor, Losses, note_failure
-from calibrant_lab.trials.store import CHECKPOINT, Store, Trial
+from calibrant_lab.trials.store import Store
 from tests.lab import interrupted_sweep as sweeps
 from tests.lab.interrupted_sweep import SWEEP, TRIALS, collect, descendants, end, finished, holder, leave, until
 from tests.lab.stores import finished as made
@@ -73,61 +73,31 @@ def test_a_sweep_killed_again_and_again_ends_as_if_it_had_not_been(
     # A worker in the middle of a trial, which another then takes up; and the command, in the middle of some.
     process = begin(folder, "local")
     os.kill(sweeps.someone_at_work(folder, chance.uniform(1, 4), process), signal.SIGKILL)
-    until(lambda: finished(folder) and any(checkpoint(one).exists() for one in sweeps.begun(folder, 3, 12)), process)
+    until(lambda: finished(folder) and sweeps.begun(folder, 3, 12), process)
     workers = descendants(process.pid)
     end(process, signal.SIGKILL)
     leave(workers)
-    done, half = finished(folder), saved(folder)
+    done = finished(folder)
     assert 0 < len(done) < 2 * TRIALS
-    assert max(half.values()) >= 2
 
-    # Two commands at once, the first of which to train is interrupted: the other ends, and where one of them took up
-    # a trial, it was from its checkpoint.
+    # Two commands at once, the first of which to train is interrupted, and the other ends.
     commands = [begin(folder, "local", "1"), begin(folder, "local", "1")]
-    least = dict(half)
+    at_work: list[subprocess.Popen[str]] = []
 
-    def watch() -> bool:
-        for name, at in epochs(folder).items():
-            if name in half:
-                least[name] = min(at, least[name])
-        return commands[0].poll() is not None
-
-    def interrupt() -> bool:
-        watch()
+    def someone_trains() -> list[subprocess.Popen[str]]:
         holders = {holder(one) for one in sweeps.begun(folder, most=12)}  # so that a command is not just about to end
-        at_work = [one for one in commands if holders & set(descendants(one.pid))]
-        for one in at_work[:1]:
-            commands.remove(one)
-            interrupted.append(one)
-            os.killpg(one.pid, signal.SIGINT)
-        return bool(at_work)
+        at_work[:] = [one for one in commands if holders & set(descendants(one.pid))]
+        return at_work
 
-    interrupted: list[subprocess.Popen[str]] = []
-    until(interrupt)
-    code, said = end(interrupted[0])
+    until(someone_trains)
+    commands.remove(at_work[0])
+    os.killpg(at_work[0].pid, signal.SIGINT)
+    code, said = end(at_work[0])
     assert code == -signal.SIGINT, said
     assert said.count("Traceback") == 1  # ours: workers do not hear of it
-    until(watch)
     assert end(commands[0]) == (0, "")
-    # What a killed process has written of its progress may be an epoch older than its checkpoint.
-    assert all(least[name] >= at - 1 for name, at in half.items())
     assert {name: when for name, when in finished(folder).items() if name in done} == done
     assert sweeps.left_by(folder) == sweeps.left_by(undisturbed)
-
-
-def checkpoint(trial: Trial) -> Path:
-    return trial.folder / CHECKPOINT
-
-
-def saved(folder: Path) -> dict[str, float]:
-    """Epochs in the checkpoints of unfinished trials."""
-    paths = [path for one in sweeps.trials(folder) if (path := checkpoint(one)).exists()]
-    return {path.parent.name: torch.load(path, weights_only=True)["epoch"] + 1 for path in paths}
-
-
-def epochs(folder: Path) -> dict[str, float]:
-    """How far unfinished trials say they are."""
-    return {one.folder.name: at.epochs for one in sweeps.trials(folder) if (at := one.progress())}
 
 
 @pytest.mark.slow
