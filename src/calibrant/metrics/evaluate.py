@@ -186,9 +186,9 @@ def evaluate(
         bins: Number of bins of the binned scores; by default the convention's, or 15 of equal mass.
         convention: Convention of ECE: ``"paper"``, ``"guo"``, ``"torchmetrics"`` or ``"netcal"``; see
             :func:`calibrant.metrics.ece`.
-        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of the pairs: adds log loss, class-wise ECE
-            and the Brier score of all classes. See :func:`calibrant.metrics.predictions` for what they may be: arrays
-            or data frames, dense or multi-label, with ``sample_weight=``, ``classes=`` and ``ignore_index=``.
+        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of the pairs: adds log loss, class-wise
+            ECE and the Brier score of all classes. See :func:`calibrant.metrics.predictions` for what they may be, and
+            for ``sample_weight=``, ``classes=`` and ``ignore_index=``.
 
     Example:
         >>> import torch
