@@ -39,6 +39,11 @@ def p_value(value: float) -> str:
     return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
 
 
+def check_level(level: float) -> None:
+    """Raise ``ValueError`` unless the level of a test or an interval is between 0 and 1."""
+    inputs.check_range("level", level, low=0, high=1, open_low=True, open_high=True)
+
+
 class HypothesisTest:
     """A test of the hypothesis of calibration."""
 
@@ -46,7 +51,7 @@ class HypothesisTest:
 
     def rejected(self, level: float = 0.05) -> bool:
         """Whether the hypothesis of calibration is rejected at this level."""
-        inputs.check_range("level", level, low=0, high=1, open_low=True, open_high=True)
+        check_level(level)
         return self.p_value <= level
 
 

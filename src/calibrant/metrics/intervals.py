@@ -12,7 +12,7 @@ from calibrant import inputs
 from calibrant.frames import Array
 from calibrant.metrics import jackknife
 from calibrant.metrics.binned import ConventionName
-from calibrant.metrics.closed_form import p_value
+from calibrant.metrics.closed_form import check_level, p_value
 from calibrant.metrics.jackknife import Difference, normal_difference
 from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions
 from calibrant.metrics.registry import Chosen, Metric, described, label, number
@@ -391,11 +391,6 @@ def _check_pair(a: Predictions, b: Predictions) -> None:
         raise ValueError(
             f"a and b must have the same target, got {differ} of {len(a)} that differ: bring both into the same order"
         )
-
-
-def check_level(level: float) -> None:
-    """Raise ValueError unless a confidence level is between 0 and 1."""
-    inputs.check_range("level", level, low=0, high=1, open_low=True, open_high=True)
 
 
 def bootstrap(models: tuple[Predictions, ...], measure: Metric, draws: int, seed: int) -> tuple[Array, ...]:
