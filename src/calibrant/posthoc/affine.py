@@ -257,7 +257,7 @@ class StructuredMatrixScaling(Tempered):
     least_rows = 30
     full = True
     # Factor of the penalties, and distance to the minimum at which the search ends.
-    strength, tolerance = 1.0, 1e-8
+    strength, tolerance = 1.0, 2e-9
 
     def __init__(self) -> None:
         super().__init__()
@@ -306,4 +306,4 @@ class StructuredVectorScaling(StructuredMatrixScaling):
         2
     """
 
-    full = False
+    full, tolerance = False, 1e-8
