@@ -179,7 +179,8 @@ class AffineProblem:
     def curvature(self, position: Array) -> Array:
         """Second derivatives, ``(width * C, width * C)``, in the order class by class; of many rows, some are used."""
         width, classes = len(self.penalty), self.classes
-        stride = max(1, self.samples // (NEWTON_ROWS * width * classes))
+        enough = self.samples if self.products <= NEWTON_PRODUCTS else NEWTON_ROWS * width * classes
+        stride = max(1, self.samples // enough)
         rows = 0
         blocks, across = np.zeros((classes, width, width)), np.zeros((classes * width, classes * width))
         for part, _, weight in self.chunks(max(CHUNK, 2**20 // width), stride):
@@ -306,7 +307,7 @@ def lbfgs(problem: AffineProblem, position: Array, tolerance: float) -> Array:
         if not gain > tolerance:
             return position + direction if gain > 0 else position
         # The gain falls by a growing factor: after this step it would be below the tolerance.
-        if gain < 10 * tolerance and 4 * gain * gain < tolerance * before < math.inf:
+        if 4 * gain * gain < tolerance * before < math.inf:
             return position + direction
         before = gain
         moved = _search(problem.evaluate, position, value, direction, -gain)
