@@ -2,12 +2,20 @@
 
 import multiprocessing
 import os
+import socket
 from collections.abc import Callable
 from multiprocessing.context import ForkServerContext
 from typing import Any
 
 import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
+
+
+def free_port() -> int:
+    """A port of this machine at which a process group may begin."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def prepared_processes() -> ForkServerContext:

@@ -103,9 +103,15 @@ def _metrics(
             yield f"metrics.{name}", np.asarray(function(data), dtype=np.float64)
         except ValueError:  # it is for two classes, or takes no weights
             continue
-    for name in ("ks_test", "kuiper_test", "spiegelhalter_test", "calibration_line"):
+    named: dict[str, Callable[..., Any]] = {
+        "ks_test": partial(metrics.closed_form_test, statistic="kolmogorov-smirnov"),
+        "kuiper_test": partial(metrics.closed_form_test, statistic="kuiper"),
+        "spiegelhalter_test": partial(metrics.closed_form_test, statistic="spiegelhalter"),
+        "calibration_line": metrics.calibration_line,
+    }
+    for name, function in named.items():
         try:
-            result = getattr(metrics, name)(data)
+            result = function(data)
         except ValueError:
             continue
         fields = [

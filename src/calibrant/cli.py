@@ -12,7 +12,7 @@ from cyclopts.validators import Number
 
 from calibrant import __version__
 from calibrant.commands import Engine
-from calibrant.layout import Columns
+from calibrant.files.layout import Columns
 from calibrant.metrics.binned import ConventionName
 
 app = App(
@@ -91,14 +91,14 @@ def evaluate(
         history: Table to append a row about each file to, .parquet or .csv.
         names: Names of arrays and columns.
     """
-    from calibrant.commands.evaluate import Options, evaluate_files
-    from calibrant.commands.monitor import Watch, parsed
+    from calibrant.commands.evaluate import AuditOptions, evaluate_files
+    from calibrant.commands.monitor import Watch, parse_condition
 
     if not files:
         raise ValueError("give at least one file of predictions")
     groups = tuple(column for given in group for column in given.split(",") if column)
-    watch = Watch(groups, time, baseline, tuple(map(parsed, fail_if)), history)
-    options = Options(names, bins, convention, draws, seed, margin / 100, engine, memory_limit, watch)
+    watch = Watch(groups, time, baseline, tuple(map(parse_condition, fail_if)), history)
+    options = AuditOptions(names, bins, convention, draws, seed, margin / 100, engine, memory_limit, watch)
     failed = evaluate_files(files, options, report=report, as_json=json)
     if failed:
         from calibrant.commands import printable
@@ -162,7 +162,7 @@ def apply(
         json: Print JSON instead of a table.
         names: Names of arrays and columns.
     """
-    from calibrant.commands.apply import apply_file
+    from calibrant.commands.recalibrate import apply_file
 
     apply_file(calibrator, file, out, names, as_json=json)
 

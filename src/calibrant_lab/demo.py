@@ -8,7 +8,7 @@ from rich.console import Console
 
 import calibrant as cal
 from calibrant.files import read_predictions, write_predictions
-from calibrant.metrics.tests import p_value
+from calibrant.metrics.closed_form import p_value
 from calibrant.report import audit, write_report
 from calibrant.report.formats import counted
 from calibrant_lab.paper.tables.significance import compare, least_p

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from calibrant_lab.trials.store import Store
 from tests.lab import interrupted_sweep as sweeps
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """A store in which there is nothing yet."""
+    return Store(tmp_path / "my runs")
 
 
 @pytest.fixture(scope="session")

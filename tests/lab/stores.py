@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from calibrant_lab.trials.configuration import Configuration, configure
 from calibrant_lab.trials.store import Cost, Progress, Result, Store, Trial, write_result
 
 ENVIRONMENT = {"calibrant": "0.1.0", "torch": "2.13.0", "device": "cpu: Processor", "threads": 1, "cores": 2}
+PARTS = ("validation", "test")
 Scores = Mapping[str, float]
 # What a method does to accuracy and ECE, to have curves with a shape; and the seconds of a run.
 EFFECT = {"nll": (0.0, 0.060, 20.0), "mmce": (-0.004, 0.034, 26.0), "sb-ece": (-0.003, 0.037, 27.0)}
@@ -55,14 +56,26 @@ def finished(
     trial = begun(store, configuration)
     if test is None:
         write_json(trial.folder / kept.HISTORY, [{"epoch": 0, "validation_accuracy": accuracy, "test_ece": None}])
-        for part in ("validation", "test"):
-            write_predictions(trial.folder / f"{part}.npz", np.eye(3), np.arange(3), kind="logits")
+        for part in PARTS:
+            predict(trial, part, torch.eye(3), torch.arange(3))
         (trial.folder / kept.WEIGHTS).write_bytes(b"w" * 2000)
         test = scores(accuracy - 0.01, ece + 0.01, 0.3, 0.02, accuracy - 0.01, 0.03)
     validation = {"accuracy": accuracy, "ece": ece, "nll": nll, "temperature": temperature}
     cost = Cost(seconds, seconds, 12000, 300_000_000)
     write_result(trial.folder, Result(configuration, validation, dict(test), cost, dict(ENVIRONMENT)))
     return trial
+
+
+def predict(trial: Trial, part: str, logits: torch.Tensor, target: torch.Tensor) -> None:
+    """Store predictions of a part of the data."""
+    write_predictions(trial.folder / f"{part}.npz", logits.numpy(), target.numpy(), kind="logits")
+
+
+def own_recipe(folder: Path, more: str = "") -> str:
+    """The recipe digits under the name mine, in a file of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "mine.py").write_text(f"from calibrant_lab.recipes import digits as mine\n{more}")
+    return f"{folder / 'mine.py'}:mine"
 
 
 def failed(store: Store, configuration: Configuration, traceback: str = "ValueError: no") -> Trial:
@@ -90,10 +103,11 @@ def plausible(store: Store, configuration: Configuration, samples: int = 60) -> 
     ece *= 1 + 0.8 * abs(math.log10((configuration.option("softness") or 1e-2) / 1e-2) / 2)
     ece *= 1 + 1.5 * abs((configuration.option("bandwidth") or 0.4) - 0.4)
     test = scores(accuracy, ece, 0.2, ece / 3, accuracy, ece / 2)
-    validation = {"accuracy": accuracy + 0.01, "ece": ece * 0.9, "nll": 0.2, "temperature": 1.3}
-    cost = Cost(1.2 * seconds, seconds * chance.uniform(0.95, 1.05), 1000, 10**8)
-    result = Result(configuration, validation, test, cost, dict(ENVIRONMENT))
-    folder = begun(store, configuration).folder
+    trial = finished(store, configuration, accuracy + 0.01, ece * 0.9, test=test)
+    result = trial.result()
+    cost = replace(result.cost, seconds=1.2 * seconds, processor_seconds=seconds * chance.uniform(0.95, 1.05))
+    result = replace(result, cost=cost)
+    write_result(trial.folder, result)
     history = []
     for epoch in range(configuration.settings.epochs):
         done = 1 - math.exp(-8 * (epoch + 1) / configuration.settings.epochs)
@@ -105,13 +119,12 @@ def plausible(store: Store, configuration: Configuration, samples: int = 60) -> 
             "test_accuracy": 0.4 + (accuracy - 0.4) * done + noise[2],
             "test_ece": 0.1 * (1 - done) + ece * done + noise[3],
         })  # fmt: skip
-    write_json(folder / kept.HISTORY, history)
-    for part in ("validation", "test"):
+    write_json(trial.folder / kept.HISTORY, history)
+    for part in PARTS:
         drawn = np.random.default_rng(0) if part == "test" else chance  # all networks have one test set
         target = drawn.integers(0, 3, samples)
         logits = chance.normal(0, 2, (samples, 3)) + 4 * np.eye(3)[target]
-        write_predictions(folder / f"{part}.npz", logits, target, kind="logits")
-    write_result(folder, result)
+        predict(trial, part, torch.as_tensor(logits), torch.as_tensor(target))
     return result
 
 
@@ -146,15 +159,22 @@ def finish_all(store: Store, plan: Plan, outcome: Callable[[int, int], Scores]) 
 
 def keep_predictions(trial: Trial, seed: int, *, suffix: str = "", samples: int = 200, classes: int = 3) -> None:
     """Predictions of an over-confident network; the test set has the same targets for every seed."""
-    for part, draw in (("validation", seed + 1), ("test", 0)):
-        logits, target = noisy(samples, classes, target_seed=draw, seed=seed)
-        write_predictions(trial.folder / f"{part}{suffix}.npz", logits.numpy(), target.numpy(), kind="logits")
+    for part, draw in zip(PARTS, (seed + 1, 0), strict=True):
+        predict(trial, f"{part}{suffix}", *noisy(samples, classes, target_seed=draw, seed=seed))
 
 
 def noisy(samples: int, classes: int, *, target_seed: int, seed: int) -> Predicted:
     target = torch.randint(classes, (samples,), generator=torch.Generator().manual_seed(target_seed))
     noise = torch.randn(samples, classes, generator=torch.Generator().manual_seed(1000 + seed))
     return Predicted(3 * (torch.nn.functional.one_hot(target, classes) + 0.7 * noise), target)
+
+
+def ece(probabilities: np.ndarray, target: np.ndarray) -> float:
+    """The ECE of predictions in the paper's bins, by its formula."""
+    confidence, right = probabilities.max(1), probabilities.argmax(1) == target
+    bins = np.ceil(confidence * 20)
+    gaps = [abs((right[bins == one] - confidence[bins == one]).sum()) for one in np.unique(bins)]
+    return float(sum(gaps)) / len(target)
 
 
 @contextmanager

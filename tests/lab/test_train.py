@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,12 @@ from rich.console import Console
 import calibrant as cal
 from calibrant.commands.terminal import timed_bar
 from calibrant.files import FileError, read_predictions
-from calibrant.metrics.predictions import Predictions
-from calibrant.posthoc import FitWarning
-from calibrant.report import audit
-from calibrant.report.audit import Audit
 from calibrant_lab import train as training
 from calibrant_lab.train import resolve, train
 from calibrant_lab.trials import watching
 from calibrant_lab.trials.configuration import configure, label
 from calibrant_lab.trials.fit import fit, prepare
 from calibrant_lab.trials.provenance import warning_lines
-from calibrant_lab.trials.run import run_trial
 from calibrant_lab.trials.store import Store, Trial
 from calibrant_lab.trials.watching import Bar
 from tests.shell import run
@@ -74,9 +68,9 @@ def test_a_run_is_a_trial_with_all_its_files(finished: Trial) -> None:
 
 @pytest.mark.slow
 def test_warnings_of_the_guard_are_shown_and_kept(tmp_path: Path, capsys: Screen) -> None:
-    command = ["train", "--recipe", "digits", "--method", "esd", "--weight", "1000", "--epochs", "1", "--batch-size"]
+    command = ["train", "--recipe", "digits", "--method", "esd", "--weight", "1000", "--epochs", "1"]
     for _ in range(2):  # trained, and shown again
-        assert run(*command, "32", "--accelerator", "cpu", "--runs", tmp_path) == 0
+        assert run(*command, "--batch-size", "32", "--accelerator", "cpu", "--runs", tmp_path) == 0
         assert capsys.readouterr().err.count("warning: ") == 1
     [trial] = [Trial(one) for one in tmp_path.iterdir() if one.is_dir()]
     assert set(trial.warnings()) == {"outweighs"}
@@ -86,20 +80,6 @@ def test_warnings_of_the_guard_are_shown_and_kept(tmp_path: Path, capsys: Screen
         (trial.folder / "warnings.json").write_text(damaged)
         [text] = trial.warnings().values()
         assert "warnings.json" in text
-
-
-@pytest.mark.filterwarnings("always::calibrant.posthoc.FitWarning")
-def test_a_warning_about_a_fit_is_printed_once(
-    finished: Trial, monkeypatch: pytest.MonkeyPatch, capsys: Screen
-) -> None:
-    def doubtful(name: str, predictions: Predictions, *, repair: bool) -> Audit:
-        assert not repair  # a temperature is fitted on the validation set instead
-        warnings.warn("the fit is [doubtful]", FitWarning, stacklevel=1)
-        return audit(name, predictions, repair=repair)
-
-    monkeypatch.setattr(training, "audit", doubtful)
-    assert run(*COMMAND, "--runs", finished.folder.parent) == 0
-    assert capsys.readouterr().err == "warning: the fit is [doubtful]\n"
 
 
 def test_a_finished_trial_is_shown_again_and_not_trained_again(finished: Trial, capsys: Screen) -> None:
@@ -139,12 +119,9 @@ def test_a_killed_command_goes_on_to_the_identical_result(finished: Trial, tmp_p
 def test_a_trial_stopped_while_it_writes_is_completed(
     finished: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str
 ) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise OSError("no permission")
-
     with monkeypatch.context() as patched:
-        patched.setattr(training, writer, fails)
-        with pytest.raises(OSError, match="no permission"):
+        patched.setattr(training, writer, lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
             train(TINY, None, tmp_path, accelerator="cpu")
     trial = train(TINY, None, tmp_path, accelerator="cpu")
     assert same_result(finished, trial)
@@ -177,12 +154,6 @@ def test_a_trial_of_another_process_and_a_full_disk_are_errors(tmp_path: Path, m
         train(TINY, None, tmp_path, accelerator="cpu")
 
 
-CONTENTS = {
-    "file": "mine", "mnist.toml": 'recipe = "mnist"', "flat.toml": 'recipe = "mnist"\nbatch-size = 3',
-    "list.json": "[1]", "empty.toml": "",
-}  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("arguments", "token"),
     [
@@ -190,19 +161,12 @@ CONTENTS = {
         (["--recipe", "mnist", "--data-dir", "nowhere"], "nowhere"),
         (["--recipe", "digits", "--model", "lenet9"], "lenet9"),
         (["--recipe", "digits", "--initial-weights", "none.pt"], "none.pt"),
-        (["--recipe", "digits", "--method", "esd", "--calibration-fraction", "0.001"], "1 of 1293 samples"),
+        (["--recipe", "digits", "--method", "esd", "--calibration-fraction", "0.001"], "1293 samples"),
         (["--recipe", "digits", "--calibration-batch-size", "2", "--method", "esd"], "3 samples"),
         (["--recipe", "digits", "--wandb", "project"], "calibrant[wandb]"),
         (["--recipe", "digits", "--data-dir", "."], "digits"),
-        (["--recipe", "digits", "--validation-fraction", "0.0001"], "0 for validation"),
-        (["--recipe", "digits", "--image-size", "64"], "'image-size'"),
-        (["--recipe", "digits", "--weight", "2"], "weight"),
         (["--recipe", "digits", "--runs", "file"], "file"),
         (["--recipe", "digits", "--config", "mnist.toml"], "mnist.toml"),
-        (["--config", "none.toml"], "none.toml"),
-        (["--config", "flat.toml"], "'batch-size'"),
-        (["--config", "list.json"], "list.json"),
-        (["--config", "empty.toml"], "recipe"),
     ],
 )
 def test_errors_are_one_line(
@@ -210,8 +174,8 @@ def test_errors_are_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
-    for name, content in CONTENTS.items():
-        Path(name).write_text(content)
+    Path("file").write_text("mine")
+    Path("mnist.toml").write_text('recipe = "mnist"')
     assert run("train", *arguments, "--epochs", "1", "--accelerator", "cpu") == 2
     screen = capsys.readouterr()
     assert token in screen.err
@@ -230,14 +194,6 @@ def test_options_go_before_the_file_and_the_file_before_the_recipe(tmp_path: Pat
     assert (settings.batch_size, settings.mean, settings.std, settings.epochs) == (64, (0.1,), (0.2, 0.3), 250)
     other = resolve("mnist", "nll", 0, path, {})
     assert (other.method, other.seed, other.options) == ("nll", 0, ())
-
-
-@pytest.mark.slow_after(1)
-@pytest.mark.parametrize("method", ["nll", "focal", "mmce", "head"])
-def test_other_methods_train_too(method: str, tmp_path: Path) -> None:
-    configuration = configure("digits", method, settings={"epochs": 1})
-    assert run_trial(Store(tmp_path), configuration, None, "cpu", raises=True) == "done"
-    assert 0 <= Store(tmp_path).trial(configuration).result().test["accuracy"] <= 1
 
 
 def test_losses_with_state_are_updated_before_every_epoch_but_the_first() -> None:

@@ -21,40 +21,48 @@ EVERY = sorted(metrics.METRICS)
 
 @st.composite
 def weighted_rows(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Probabilities of three classes, targets, and whole-number weights that sum to at least 3."""
+    """Probabilities of three classes, targets, and whole-number weights that sum to at least 4."""
     n = draw(st.integers(1, 12))
     shares = np.array(draw(st.lists(st.tuples(SHARES, SHARES, SHARES), min_size=n, max_size=n)), np.float64)
     kind = draw(st.sampled_from([np.float32, np.float64]))
     probabilities = (shares / shares.sum(1, keepdims=True)).astype(kind)
     target = np.array(draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)))
     weight = np.array(draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)))
-    weight[draw(st.integers(0, n - 1))] += 3
+    weight[draw(st.integers(0, n - 1))] += 4
     return probabilities, target, weight
+
+
+def both(rows: tuple[np.ndarray, ...]) -> tuple[Predictions, Predictions]:
+    """Predictions with weights, and the same with repeated rows."""
+    probabilities, target, weight = rows
+    return (
+        metrics.predictions(probabilities=probabilities, target=target, sample_weight=weight),
+        metrics.predictions(probabilities=probabilities.repeat(weight, 0), target=target.repeat(weight)),
+    )
 
 
 @pytest.mark.parametrize("key", EVERY)
 @given(rows=weighted_rows())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_whole_number_weights_equal_repeated_rows(key: str, rows: tuple[np.ndarray, ...]) -> None:
-    probabilities, target, weight = rows
-    weighted = metrics.predictions(probabilities=probabilities, target=target, sample_weight=weight)
-    repeated = metrics.predictions(probabilities=probabilities.repeat(weight, 0), target=target.repeat(weight))
-    value = metrics.METRICS[key].value
+    weighted, repeated = both(rows)
+    metric = metrics.METRICS[key]
     # A square of 1e-17 in place of 0 has a root of 3e-9.
-    assert value(weighted) == pytest.approx(value(repeated), rel=1e-9, abs=1e-7 if key == "debiased_l2" else 1e-12)
+    same = partial(pytest.approx, rel=1e-9, abs=1e-7 if key == "debiased_l2" else 1e-12)
+    assert metric.value(weighted) == same(metric.value(repeated))
+    ours, theirs = (metrics.calibration_test(given, metric=key, draws=9) for given in (weighted, repeated))
+    assert (ours.statistic, ours.null_mean) == same((theirs.statistic, theirs.null_mean))
+    assert ours.p_value == theirs.p_value or key == "debiased_l2"  # many draws are 0
+    if metric.jackknife is not None:
+        one, other = (metrics.confidence_interval(given, metric=key) for given in (weighted, repeated))
+        assert (one.low, one.high) == same((other.low, other.high))
 
 
 @given(rows=weighted_rows(), bins=st.integers(1, 6))
 @settings(max_examples=60, deadline=None)
 def test_bins_of_equal_mass_are_those_of_repeated_rows(rows: tuple[np.ndarray, ...], bins: int) -> None:
-    probabilities, target, weight = rows
-    weighted = metrics.predictions(probabilities=probabilities, target=target, sample_weight=weight)
-    repeated = metrics.predictions(probabilities=probabilities.repeat(weight, 0), target=target.repeat(weight))
-    for ours, theirs in zip(
-        equal_mass_bins(weighted, bins=bins),
-        equal_mass_bins(repeated, bins=bins),
-        strict=True,
-    ):
+    weighted, repeated = (equal_mass_bins(given, bins=bins) for given in both(rows))
+    for ours, theirs in zip(weighted, repeated, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-12)
 
 
@@ -62,11 +70,7 @@ def test_bins_of_equal_mass_are_those_of_repeated_rows(rows: tuple[np.ndarray, .
 @given(rows=weighted_rows())
 @settings(max_examples=20, deadline=None)
 def test_every_convention_takes_weights(convention: ConventionName, rows: tuple[np.ndarray, ...]) -> None:
-    probabilities, target, weight = rows
-    weighted = metrics.evaluate(probabilities=probabilities, target=target, sample_weight=weight, convention=convention)
-    repeated = metrics.evaluate(
-        probabilities=probabilities.repeat(weight, 0), target=target.repeat(weight), convention=convention
-    )
+    weighted, repeated = (metrics.evaluate(given, convention=convention) for given in both(rows))
     assert dict(weighted) == pytest.approx(dict(repeated), rel=1e-9, abs=1e-7)
 
 
@@ -104,20 +108,6 @@ def test_one_pass_over_many_blocks_gives_the_scores_of_single_metrics() -> None:
         assert scores[key] == pytest.approx(alone, rel=1e-12)
 
 
-def test_checked_predictions_keep_their_weights() -> None:
-    data = metrics.predictions([0.9, 0.8, 0.6], [1, 0, 1], sample_weight=[1, 2, 0])
-    assert isinstance(data, Predictions)
-    assert data.total == 3
-    assert metrics.accuracy(data) == pytest.approx(1 / 3)
-
-
-def test_the_floor_of_a_probability_of_0_is_the_same_in_every_dtype() -> None:
-    rows, target = np.array([[1.0, 0.0], [0.25, 0.75]]), [1, 1]
-    half = metrics.log_loss(probabilities=rows.astype(np.float32), target=target)
-    assert half == metrics.log_loss(probabilities=rows, target=target)
-    assert half == pytest.approx((-np.log(np.finfo(np.float32).tiny) - np.log(0.75)) / 2)
-
-
 def whole(seed: int = 0, n: int = 150) -> tuple[Predictions, Predictions]:
     """Samples with whole-number weights, some of them 0 and some tied, and the same samples repeated."""
     generator = np.random.default_rng(seed)
@@ -136,13 +126,13 @@ def numbers(result: Any) -> list[float]:
 
 CLOSED = ["esd", "mmce_unbiased", "gap", "accuracy"]
 WITHOUT_DRAWS: dict[str, Callable[[Predictions], Any]] = {
-    "ks_test": metrics.ks_test,
-    "kuiper_test": metrics.kuiper_test,
-    "spiegelhalter_test": metrics.spiegelhalter_test,
+    "ks_test": partial(metrics.closed_form_test, statistic="kolmogorov-smirnov"),
+    "kuiper_test": partial(metrics.closed_form_test, statistic="kuiper"),
+    "spiegelhalter_test": partial(metrics.closed_form_test, statistic="spiegelhalter"),
     "calibration_line": metrics.calibration_line,
     "equivalence": metrics.equivalence,
     "decomposition": metrics.decomposition,
-    "brier_decomposition": metrics.brier_decomposition,
+    "decomposition of Brier": partial(metrics.decomposition, score="brier"),
     "calibration_change": lambda given: metrics.calibration_change(whole(1)[0], given),
     "compare": lambda given: metrics.compare(given, replace(given, confidence=given.confidence**2)),
     **{key: partial(metrics.confidence_interval, metric=key) for key in CLOSED},
@@ -156,28 +146,10 @@ def test_tests_and_intervals_of_weights_equal_those_of_repeated_rows(name: str) 
     assert len(weighted) > 1
 
 
-@pytest.mark.parametrize("metric", ["esd", "ks_error", "ece", "mmce_unbiased", "gap", "smooth_ece", "brier", "mce"])
-def test_draws_of_weights_have_the_law_of_repeated_rows(metric: str) -> None:
-    draws = 300 if metrics.METRICS[metric].rows is None else 2000
-    one, other = (metrics.calibration_test(given, metric=metric, draws=draws) for given in whole())
-    error = 4 * np.sqrt(0.5 / draws)
-    assert one.statistic == pytest.approx(other.statistic, rel=1e-9)
-    assert abs(one.p_value - other.p_value) <= error
-    assert one.critical_value == pytest.approx(other.critical_value, rel=0.15)
-    if metric not in CLOSED:
-        ends = [metrics.confidence_interval(given, metric=metric, draws=300) for given in whole()]
-        assert ends[0].high == pytest.approx(ends[1].high, rel=0.15)
-
-
-def test_draws_of_classes_with_weights_have_the_law_of_repeated_rows() -> None:
-    generator = np.random.default_rng(0)
-    p, weight = generator.dirichlet([1, 1, 1], 80), generator.integers(0, 4, 80)
-    target = (p.cumsum(1) < generator.random((80, 1))).sum(1)
-    weighted = metrics.predictions(probabilities=p, target=target, sample_weight=weight)
-    repeated = metrics.predictions(probabilities=p.repeat(weight, 0), target=target.repeat(weight))
-    one, other = (metrics.calibration_test(each, metric="log_loss", draws=400) for each in (weighted, repeated))
-    assert one.null_mean == pytest.approx(other.null_mean, rel=0.03)
-    assert abs(one.p_value - other.p_value) < 0.15
+@pytest.mark.parametrize("metric", ["ks_error", "ece", "brier", "mce"])
+def test_the_bootstrap_of_weights_has_the_law_of_that_of_repeated_rows(metric: str) -> None:
+    one, other = (metrics.confidence_interval(given, metric=metric, draws=300) for given in whole())
+    assert one.high == pytest.approx(other.high, rel=0.15)
 
 
 def test_groups_and_windows_of_weights_equal_those_of_repeated_rows() -> None:
@@ -211,13 +183,6 @@ def test_the_weighted_jackknife_leaves_out_one_of_the_repetitions(metric: str) -
         less = weighted.weight - (np.arange(25) == m)
         rest = metrics.predictions(weighted.confidence, weighted.correct, sample_weight=less)
         assert found.without_each[m] == pytest.approx(metrics.METRICS[metric].value(rest), rel=1e-9)
-
-
-def test_models_with_different_weights_are_not_compared() -> None:
-    confidence, correct, weight = over_confident(30)
-    a, b = metrics.predictions(confidence, correct), metrics.predictions(confidence, correct, sample_weight=weight)
-    with pytest.raises(ValueError, match="sample_weight"):
-        metrics.compare(a, b)
 
 
 def scaled_weights(seed: int, n: int = 200) -> Predictions:

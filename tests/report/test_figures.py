@@ -23,17 +23,10 @@ def drawn(figure: Figure) -> bytes:
     return stream.getvalue()
 
 
-@pytest.mark.slow_after(3)
-@pytest.mark.parametrize("name", EDGE_CASES)
-def test_a_titled_diagram_draws_without_a_warning(name: str) -> None:
-    # The pages of the same cases, in test_html.py, draw all the other figures.
-    svg = drawn(report.figures.reliability_diagram(EDGE_CASES[name], convention="torchmetrics", title="$x^2 & <b>"))
-    assert b"$x^2 &amp; &lt;b&gt;" in svg
-
-
-def test_a_title_loses_what_would_turn_or_break_the_text_around_it() -> None:
-    svg = drawn(report.figures.cumulative_plot(EDGE_CASES["three samples"], title="a\u202e\x1bb\ufffe"))
-    assert "a b\ufffd".encode() in svg
+def test_a_title_is_literal_and_loses_what_would_turn_the_text_around_it() -> None:
+    # The pages of the edge cases, in test_html.py, draw all figures.
+    svg = drawn(report.figures.cumulative_plot(EDGE_CASES["three samples"], title="$x^2 & <b>\u202e\x1bb\ufffe"))
+    assert "$x^2 &amp; &lt;b&gt; b\ufffd".encode() in svg
     ElementTree.fromstring(svg)  # noqa: S314 (we have just written it ourselves)
 
 
@@ -102,7 +95,6 @@ def test_of_many_classes_the_worst_twenty_are_shown_worst_first() -> None:
     np.testing.assert_allclose([abs(row.gap.value) for row in rows], gaps[:20])
     labels = report.figures.classwise_plot(given).axes[0].get_yticklabels()
     assert [label.get_text() for label in labels] == [row.name for row in rows]
-    assert len(class_rows(given, most=None)) == 1000
 
 
 def test_the_users_settings_neither_show_nor_change() -> None:
@@ -133,11 +125,12 @@ def test_whole_weights_count_as_repeated_rows_in_the_breakdown_by_class() -> Non
             assert getattr(one, key) == pytest.approx(getattr(other, key)), key
 
 
-def test_weights_of_two_change_no_figure() -> None:
+def test_a_weight_of_two_draws_a_sample_twice() -> None:
     given = confidences((0.62, 0.5, 10), (0.64, 1.0, 10), (0.97, 0.9, 20))
-    twice = metrics.predictions(given.confidence, given.correct, sample_weight=np.full(40, 2.0))
+    weighted = metrics.predictions(given.confidence, given.correct, sample_weight=np.full(40, 2.0))
+    repeated = metrics.predictions(given.confidence.repeat(2), given.correct.repeat(2))
     for draw in (report.figures.reliability_diagram, report.figures.cumulative_plot):
-        one, other = draw(given), draw(twice)
+        one, other = draw(weighted), draw(repeated)
         for axes, same in zip(one.axes, other.axes, strict=True):
             for line, equal in zip(axes.lines, same.lines, strict=True):
                 np.testing.assert_allclose(np.array(line.get_xydata()), np.array(equal.get_xydata()))

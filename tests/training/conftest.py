@@ -3,8 +3,8 @@
 import pytest
 
 from calibrant.training import CalibratedLoss
+from calibrant.training.guard import Reminder
 from calibrant.training.temperature_loop import TemperatureLoop
-from calibrant.training.warning import Reminder
 
 
 @pytest.fixture

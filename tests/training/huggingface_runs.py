@@ -1,5 +1,7 @@
 """A small BERT, batches for it and arguments of a Trainer, which the tests share."""
 
+import os
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -38,3 +40,16 @@ def arguments(folder: Path, **changed: Any) -> TrainingArguments:
 
 def flat(model: Any) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def split_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options of TrainingArguments, and others."""
+    names = {field.name for field in fields(TrainingArguments)}
+    ours = {name: value for name, value in options.items() if name not in names}
+    return {name: value for name, value in options.items() if name in names}, ours
+
+
+def take_place(rank: int, ranks: int, port: int) -> None:
+    """Let a Trainer of this process be one of several."""
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in place.items()})

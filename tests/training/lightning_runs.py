@@ -6,8 +6,9 @@ from typing import Any
 from unittest import mock
 
 import lightning
+import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ExponentialLR
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -17,6 +18,14 @@ from calibrant.training import TemperatureInTheLoop
 from calibrant.training.lightning import InterleavedDataModule, InterleavedModule
 from calibrant.training.temperature_loop import TemperatureLoop
 
+# What Lightning says of small runs.
+QUIET = [
+    pytest.mark.filterwarnings(f"ignore:{text}")
+    for text in (
+        ".*does not have many workers", ".*LeafSpec:FutureWarning", "Checkpoint directory",
+        "You defined a `validation_step` but have no `val_dataloader`", "Be aware that when using `ckpt_path`",
+    )
+]  # fmt: skip
 EPOCHS = 3
 STEPS = 4  # an epoch: 90 samples for the NLL, 25 of them in a step
 
@@ -59,7 +68,8 @@ def classifier(kind: type[InterleavedModule] = InterleavedModule, **options: Any
 
 
 def trainer(folder: Path, *callbacks: lightning.Callback, **options: Any) -> lightning.Trainer:
-    defaults: dict[str, Any] = {"max_epochs": EPOCHS, "logger": False, "enable_checkpointing": bool(callbacks)}
+    saves = any(isinstance(callback, Checkpoint) for callback in callbacks)
+    defaults: dict[str, Any] = {"max_epochs": EPOCHS, "logger": False, "enable_checkpointing": saves}
     return lightning.Trainer(
         accelerator="cpu", default_root_dir=folder, callbacks=list(callbacks),
         enable_progress_bar=False, enable_model_summary=False, **(defaults | options),
@@ -134,25 +144,37 @@ def exact_classifier(optimizer: str) -> InterleavedModule:
 
 
 class OwnModule(lightning.LightningModule):
-    """Somebody's module, in float64."""
+    """Somebody's module, which knows nothing of Calibrant; it keeps what a validation found."""
 
-    def __init__(self) -> None:
+    def __init__(self, net: nn.Module, rate: float = 0.02) -> None:
         super().__init__()
-        torch.manual_seed(2)
-        self.net = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 3)).double()
+        self.net, self.rate = net, rate
+        self.passes = 0  # in evaluation mode
+        self.losses: list[float] = []
+        self.right: list[Tensor] = []
 
     def forward(self, x: Tensor) -> Tensor:
+        self.passes += not self.training
         logits: Tensor = self.net(x)
         return logits
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        return nn.functional.cross_entropy(self(batch[0]), batch[1])
+        x, y = getattr(batch, "train", batch)
+        return nn.functional.cross_entropy(self(x), y)
 
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        self.log("nll", nn.functional.cross_entropy(self(batch[0]), batch[1]), sync_dist=True)
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        x, y = (batch["x"], batch["y"]) if isinstance(batch, dict) else batch
+        logits = self(x)
+        loss = nn.functional.cross_entropy(logits, y)
+        self.losses.append(loss.item())
+        self.right.append(logits.argmax(1) == y)
+        self.log("nll", loss, sync_dist=True)
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.validation_step(batch, batch_idx)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(self.parameters(), 0.03)
+        return torch.optim.AdamW(self.parameters(), self.rate)
 
 
 def callback_result(trains: lightning.Trainer, rank: int, ranks: int) -> dict[str, Any]:
@@ -167,7 +189,9 @@ def callback_result(trains: lightning.Trainer, rank: int, ranks: int) -> dict[st
             (TensorDataset(x[140:], y[140:]), 60),
         )
     )
-    callback, module = TemperatureInTheLoop(held_out, every=2), OwnModule()
+    torch.manual_seed(2)
+    net = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 3)).double()
+    callback, module = TemperatureInTheLoop(held_out, every=2), OwnModule(net, 0.03)
     trains.callbacks.append(callback)  # type: ignore[attr-defined]
     with mock.patch.object(TemperatureLoop, "patience", 0):
         trains.fit(module, train, new)

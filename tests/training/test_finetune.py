@@ -8,10 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from calibrant.posthoc import TemperatureScaling, VectorScaling
 from calibrant.training import CalibrationWarning, finetune
-from calibrant.training.finetune import Samples, fit_heads, logits_after
+from calibrant.training.finetune import Outputs, fit_heads, logits_after
 
 Batch = tuple[Tensor, Tensor]
 
@@ -86,7 +87,7 @@ def test_a_strong_penalty_of_the_head_is_temperature_scaling_and_a_weak_one_is_t
     layer = model[2]
     assert isinstance(layer, nn.Linear)
     with torch.no_grad():
-        samples = Samples(layer(x), y, x)
+        samples = Outputs(layer(x), y, x)
     strong, weak = fit_heads(samples, layer, [1e6, 1e-3])
     scaled = TemperatureScaling(strict=True).fit(samples.logits, y)(samples.logits)
     torch.testing.assert_close(logits_after(strong, samples).float(), scaled, rtol=1e-3, atol=1e-3)
@@ -133,7 +134,7 @@ def test_auto_does_not_choose_a_head_that_over_fits() -> None:
     layer = model[2]
     assert isinstance(layer, nn.Linear)
     with torch.no_grad():
-        samples = Samples(layer(fresh[0]), fresh[1], fresh[0])
+        samples = Outputs(layer(fresh[0]), fresh[1], fresh[0])
     *_, weakest = fit_heads(samples, layer)
     on_fresh = float(F.cross_entropy(logits_after(weakest, samples), fresh[1]))
     on_new = float(F.cross_entropy(new[0].double() @ weakest.weight.T + weakest.bias, new[1]))
@@ -233,8 +234,20 @@ def test_seen_samples_and_few_samples_are_warned_about() -> None:
         finetune(model, [(x, y)], method="temperature")
     with pytest.warns(CalibrationWarning, match="50 samples are few"):
         finetune(network(), [data(50)], method="temperature")
-    with pytest.raises(ValueError, match="needs at least 10 samples"):
-        finetune(network(), [data(9)])
+
+
+@pytest.mark.parametrize(
+    ("batches", "error", "key"),
+    [
+        ([data(9)], ValueError, "10 samples"),
+        (TensorDataset(*data(100)), TypeError, "DataLoader"),
+        ([(x.numpy(), y.numpy()) for x, y in [data(20)]], TypeError, "ndarray"),
+        ([(*data(20), torch.ones(20))], TypeError, "weights"),
+    ],
+)
+def test_unsuitable_batches_are_refused(batches: Any, error: type[Exception], key: str) -> None:
+    with pytest.raises(error, match=key):
+        finetune(network(), batches)
 
 
 def test_a_network_whose_logits_no_layer_makes_is_scaled() -> None:

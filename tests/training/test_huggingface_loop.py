@@ -16,7 +16,7 @@ pytest.importorskip("datasets", reason="needs the extra 'hf'")
 from transformers import BertForSequenceClassification
 
 from calibrant.training import CalibrationWarning, InterleavedTrainer
-from tests.training.huggingface_runs import arguments, bert, flat, pad
+from tests.training.huggingface_runs import arguments, bert, flat, pad, split_options
 
 
 class Noisy(Dataset[dict[str, Any]]):
@@ -37,11 +37,10 @@ class Noisy(Dataset[dict[str, Any]]):
 
 
 def trainer(folder: Path, seed: int = 0, **changed: Any) -> InterleavedTrainer:
-    own = {"method", "calibration_every", "objective", "weight", "compute_loss_func"}
-    options = {name: changed.pop(name) for name in own & set(changed)}
     defaults = {"max_steps": 40, "learning_rate": 3e-3, "per_device_train_batch_size": 32}
+    of_training, options = split_options(defaults | changed)
     return InterleavedTrainer(
-        bert(dropout=0.1, seed=seed), arguments(folder, **(defaults | changed)), pad, train_dataset=Noisy(256, 1),
+        bert(dropout=0.1, seed=seed), arguments(folder, **of_training), pad, train_dataset=Noisy(256, 1),
         calibration_dataset=Noisy(128, 2), eval_dataset=Noisy(1000, 3), **options,
     )  # fmt: skip
 

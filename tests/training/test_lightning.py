@@ -1,4 +1,4 @@
-"""Training under Lightning: what is minimised, what is logged, and what is refused."""
+"""Training under Lightning: what is minimised and logged, what users combine, and what is refused."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -8,9 +8,12 @@ import lightning
 import pytest
 import torch
 import torch.nn.functional as F
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.tuner.tuning import Tuner
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import calibrant as cal
 from calibrant.training import (
@@ -22,13 +25,9 @@ from calibrant.training import (
 )
 from calibrant.training.forward import freeze_batchnorm_statistics, loss_or_zero
 from calibrant.training.lightning_data import WAITING, EpochScores
-from tests.training.lightning_runs import STEPS, classifier, data, network, samples, trainer
+from tests.training.lightning_runs import QUIET, STEPS, classifier, data, network, samples, trainer
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
-]
+pytestmark = QUIET
 
 
 @pytest.mark.parametrize("batchnorm", ["update", "freeze"])
@@ -210,9 +209,7 @@ def test_values_are_logged_while_an_epoch_goes_on(tmp_path: Path) -> None:
         def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
             seen.append({name: float(value) for name, value in trainer.progress_bar_metrics.items()})
 
-    trainer(tmp_path, Watch(), max_epochs=1, log_every_n_steps=2, enable_checkpointing=False).fit(
-        classifier(), datamodule=data()
-    )
+    trainer(tmp_path, Watch(), max_epochs=1, log_every_n_steps=2).fit(classifier(), datamodule=data())
     assert not seen[1]
     assert seen[2].keys() == {"train_accuracy", "train_ece", "train_objective"}
 
@@ -220,7 +217,7 @@ def test_values_are_logged_while_an_epoch_goes_on(tmp_path: Path) -> None:
 PLAIN = [(torch.zeros(4, 6), torch.zeros(4, dtype=torch.long))]
 REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "plain batches": (lambda: PLAIN, TypeError, r"make the loader with calibrant\.training\.interleave"),
-    "no calibration data": (lambda: interleave(PLAIN, None), ValueError, "there is an objective but no calibration"),
+    "no calibration data": (lambda: interleave(PLAIN, None), ValueError, "no calibration data"),
     "no target": (lambda: interleave([torch.zeros(4, 6)], PLAIN), TypeError, r"must be \(inputs, target\), got Tensor"),
     "three parts": (lambda: interleave([PLAIN[0] * 2], PLAIN), TypeError, "got tuple of 4"),
 }
@@ -246,3 +243,161 @@ def test_bad_options_are_explained() -> None:
         data().test_dataloader()
     with pytest.raises(TypeError, match="must return logits"):
         InterleavedModule(nn.LSTM(6, 3))(torch.zeros(2, 6))
+
+
+def pairs(count: int = 90) -> TensorDataset:
+    return TensorDataset(*samples(count))
+
+
+def linear(**options: Any) -> InterleavedModule:
+    torch.manual_seed(0)
+    return InterleavedModule(nn.Linear(6, 3), cal.ESDLoss(), **options)
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "bf16-mixed", "64-true"])
+def test_scores_are_summed_in_double_whatever_the_precision(precision: str, tmp_path: Path) -> None:
+    module = linear()
+    source = InterleavedDataModule(pairs(), validation=pairs(), batch_size=20)
+    trainer(tmp_path, max_epochs=2, precision=precision).fit(module, source)
+    assert module.training_scores.totals.dtype == torch.float64
+    assert len(module.history) == 2
+    assert 0 <= module.history[-1]["validation_ece"] <= 1
+
+
+def test_several_validation_loaders_are_scored_as_one_set(tmp_path: Path) -> None:
+    module = linear()
+    one, other = pairs(30), pairs(60)
+    batches = interleave(DataLoader(pairs(), 30), DataLoader(pairs(), 30))
+    trainer(tmp_path, max_epochs=1).fit(module, batches, [DataLoader(one, 30), DataLoader(other, 30)])
+    model = module.model
+    right = sum(int((model(x).argmax(1) == y).sum()) for x, y in (one.tensors, other.tensors))
+    assert module.history[0]["validation_accuracy"] == pytest.approx(right / 90)
+
+
+class Seen(lightning.Callback):
+    def __init__(self) -> None:
+        self.first: list[list[float]] = []
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 0:
+            self.first.append([*batch.train[0][:, 0].tolist(), *batch.calibration[0][:, 0].tolist()])
+
+
+def test_reloading_the_loaders_does_not_repeat_the_first_order(tmp_path: Path) -> None:
+    seen = Seen()
+    data = InterleavedDataModule(pairs(), batch_size=20, calibration_batch_size=5)
+    trainer(tmp_path, seen, reload_dataloaders_every_n_epochs=1).fit(linear(), data)
+    again = Seen()
+    data = InterleavedDataModule(pairs(), batch_size=20, calibration_batch_size=5)
+    trainer(tmp_path, again).fit(linear(), data)
+    assert len({tuple(order) for order in seen.first}) == 3
+    assert seen.first == again.first
+
+
+def test_a_plateau_scheduler_needs_validation(tmp_path: Path) -> None:
+    module = linear(scheduler=ReduceLROnPlateau)
+    with pytest.raises(MisconfigurationException, match="validation_nll which is not available"):
+        trainer(tmp_path).fit(module, InterleavedDataModule(pairs(), batch_size=20))
+
+
+def test_weight_zero_computes_no_objective(tmp_path: Path) -> None:
+    module = linear(weight=0.0)
+    trainer(tmp_path, max_epochs=1).fit(module, InterleavedDataModule(pairs(), batch_size=20))
+    assert "train_objective" not in module.history[0]
+
+
+def test_a_last_batch_of_one_sample_can_be_left_out(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    data = InterleavedDataModule(pairs(90), batch_size=20, drop_last=True)
+    trainer(tmp_path, max_epochs=1).fit(InterleavedModule(model, cal.ESDLoss()), data)
+    assert len(data.train_dataloader()) == 4
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        trainer(tmp_path, max_epochs=1).fit(
+            InterleavedModule(model, cal.ESDLoss()), InterleavedDataModule(pairs(90), batch_size=20)
+        )
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(pairs())
+
+
+def test_a_loader_without_a_length_trains_and_refuses_to_be_resumed(tmp_path: Path) -> None:
+    def batches() -> Any:
+        return interleave(DataLoader(Stream(), 30), DataLoader(pairs(), 30))
+
+    first = trainer(tmp_path, max_epochs=1)
+    first.fit(linear(), batches())
+    first.save_checkpoint(tmp_path / "last.ckpt")
+    with pytest.raises(ValueError, match="without a length cannot be resumed"):
+        trainer(tmp_path, max_epochs=3).fit(linear(), batches(), ckpt_path=tmp_path / "last.ckpt", weights_only=True)
+
+
+def test_dense_predictions_do_not_pile_up(tmp_path: Path) -> None:
+    module = InterleavedModule(nn.Conv2d(1, 3, 1), cal.ESDLoss())
+    images = TensorDataset(torch.randn(24, 1, 64, 64), torch.randint(3, (24, 64, 64)))
+    trainer(tmp_path, max_epochs=1).fit(module, InterleavedDataModule(images, batch_size=8, calibration_fraction=0.25))
+    assert sum(pairs.confidence.numel() for pairs in module.training_scores._waiting) <= 2**16
+
+
+def sgd(weights: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(weights, lr=0.1)
+
+
+@pytest.mark.slow
+def test_the_learning_rate_finder_sets_the_rate_and_leaves_no_other_trace(tmp_path: Path) -> None:
+    module, source = classifier(scheduler=None), data()
+    run = trainer(tmp_path, max_epochs=30)
+    finder = Tuner(run).lr_find(module, datamodule=source, num_training=60, early_stop_threshold=None)
+    assert finder is not None
+    assert module.learning_rate == finder.suggestion() != 1e-3
+    assert module.history == []
+    run.fit_loop.max_epochs = 2
+    torch.manual_seed(5)
+    run.fit(module, datamodule=source)
+    assert run.optimizers[0].param_groups[0]["lr"] == module.learning_rate
+
+    fresh = classifier(scheduler=None, learning_rate=module.learning_rate)
+    torch.manual_seed(5)
+    trainer(tmp_path, max_epochs=2).fit(fresh, datamodule=data())
+    assert module.history == fresh.history
+    torch.testing.assert_close(module.state_dict(), fresh.state_dict(), rtol=0, atol=0)
+
+
+def test_a_rate_that_would_have_no_effect_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"learning_rate=0.01 applies to the default optimizer only"):
+        classifier(learning_rate=0.01, optimizer=sgd)
+    with pytest.raises(ValueError, match="learning_rate must be at least 0"):
+        classifier(learning_rate=-0.1)
+    with pytest.raises(AttributeError, match="learning rate finder"):
+        Tuner(trainer(tmp_path)).lr_find(classifier(optimizer=sgd), datamodule=data(), num_training=5)
+
+
+def test_early_stopping_watches_the_validation_nll(tmp_path: Path) -> None:
+    stops = EarlyStopping(monitor="validation_nll", patience=2)
+    module = classifier(learning_rate=0.0)
+    trainer(tmp_path, stops, max_epochs=50).fit(module, datamodule=data())
+    # BatchNorm's statistics still change the validation for some epochs, and then nothing does.
+    assert len(module.history) < 50
+    assert stops.best_score == min(entry["validation_nll"] for entry in module.history)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch hides it, unless warnings are errors
+def test_a_compiled_classifier_trains_as_a_plain_one(tmp_path: Path) -> None:
+    histories = []
+    options: dict[str, Any] = {"batch_size": 10, "calibration_batch_size": 5, "validation": None}
+    torch._dynamo.utils.counters.clear()
+    for compiles in (False, True):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 3))
+        module = InterleavedModule(model, cal.ESDLoss(), optimizer=sgd)
+        given: Any = torch.compile(module, backend="eager") if compiles else module
+        torch.manual_seed(2)
+        expects = pytest.warns(CalibrationWarning, match="as in compiled code") if compiles else nullcontext()
+        with expects:
+            trainer(tmp_path, max_epochs=2).fit(given, datamodule=data(**options))
+        histories.append([{**entry, "train_warnings": 0} for entry in module.history])
+    for plain, compiled in zip(*histories, strict=True):
+        assert compiled == pytest.approx(plain, rel=1e-4)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 6  # and not one for every step

@@ -5,52 +5,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import lightning
 import pytest
 import torch
-import torch.nn.functional as F
 from benchmarks.guard import digits, network
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant as cal
 from calibrant.training import CalibrationWarning, InterleavedModule, TemperatureInTheLoop, interleave
-from calibrant.training.guard import Guard, Scores
+from calibrant.training.forward import Scores
+from calibrant.training.guard import Guard
 from tests.training.batches import Batch, Batches
-from tests.training.lightning_runs import trainer
+from tests.training.lightning_runs import QUIET, OwnModule, trainer
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:Checkpoint directory"),
-    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`"),
-]
-
-
-class Own(lightning.LightningModule):
-    """Somebody's module."""
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-        self.passes = 0
-        self.right: list[Tensor] = []
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.passes += not self.training
-        logits: Tensor = self.net(x)
-        return logits
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        return F.cross_entropy(self(x), y)
-
-    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        x, y = (batch["x"], batch["y"]) if isinstance(batch, dict) else batch
-        self.right.append(self(x).argmax(1) == y)
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(self.parameters(), 1e-2)
+pytestmark = QUIET
 
 
 def loader(data: Batch, size: int, *, shuffle: bool = False) -> DataLoader[Any]:
@@ -95,8 +63,8 @@ def callback_warned(
 ) -> set[str]:
     """Warnings of a run with TemperatureInTheLoop."""
     callback = TemperatureInTheLoop(loader(held_out, 64, shuffle=True))
-    run = trainer(folder, callback, max_epochs=epochs, enable_checkpointing=False)
-    fit = partial(run.fit, Own(model), loader(train, 32, shuffle=True), loader(new, 400))
+    run = trainer(folder, callback, max_epochs=epochs)
+    fit = partial(run.fit, OwnModule(model, 1e-2), loader(train, 32, shuffle=True), loader(new, 400))
     return warned(fit, lambda: callback._loss.guard)  # type: ignore[union-attr]
 
 
@@ -147,11 +115,11 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Scores, Scores]]:
     return found
 
 
-def own_run(folder: Path, validation: Any, held_out: Any = None, **options: Any) -> Own:
+def own_run(folder: Path, validation: Any, held_out: Any = None, **options: Any) -> OwnModule:
     train, other, _ = digits(0)
-    module = Own(network(0))
+    module = OwnModule(network(0), 1e-2)
     callback = TemperatureInTheLoop(loader(other, 100) if held_out is None else held_out, every=1)
-    run = trainer(folder, callback, **({"max_epochs": 2, "enable_checkpointing": False} | options))
+    run = trainer(folder, callback, **({"max_epochs": 2} | options))
     run.fit(module, loader(train, 100, shuffle=True), validation)
     return module
 

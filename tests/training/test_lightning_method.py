@@ -18,16 +18,11 @@ from calibrant.training import (
     StopAfterTemperature,
     interleave,
 )
-from calibrant.training.guard import Guard, Scores
-from tests.training.lightning_runs import classifier, data, network, noisy, result, same, samples, trainer
+from calibrant.training.forward import Scores
+from calibrant.training.guard import Guard
+from tests.training.lightning_runs import QUIET, classifier, data, network, noisy, result, same, samples, trainer
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:Checkpoint directory"),
-    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
-    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`"),
-]
+pytestmark = QUIET
 
 
 def noisy_data(**options: Any) -> InterleavedDataModule:
@@ -106,7 +101,7 @@ def test_a_checkpoint_within_training_has_its_temperature(tmp_path: Path) -> Non
 def test_the_temperature_is_that_of_weights_that_a_callback_puts_back(tmp_path: Path) -> None:
     module = over_fitting()
     stopping = StopAfterTemperature(patience=None)
-    trainer(tmp_path, stopping, max_epochs=15, enable_checkpointing=False).fit(module, datamodule=noisy_data())
+    trainer(tmp_path, stopping, max_epochs=15).fit(module, datamodule=noisy_data())
     assert stopping.best_epoch_ is not None
     assert stopping.best_epoch_ < 14
     (x, y) = noisy(3000, 2).tensors
@@ -202,7 +197,7 @@ class Held(lightning.Callback):
 def test_validation_within_training_sees_calibrated_logits(tmp_path: Path) -> None:
     seen, module = Held(), over_fitting()
     list(module.model.parameters())[-2].data *= 5  # over-confident from the start
-    trainer(tmp_path, seen, max_epochs=3, enable_checkpointing=False).fit(module, datamodule=noisy_data(batch_size=300))
+    trainer(tmp_path, seen, max_epochs=3).fit(module, datamodule=noisy_data(batch_size=300))
     assert len(seen.logits) == 3
     temperature = module.history[-1]["train_temperature"]
     assert temperature > 1

@@ -1,6 +1,5 @@
 """Two processes with half the batch each train as one with the whole batch."""
 
-import socket
 from typing import Any
 
 import pytest
@@ -8,8 +7,9 @@ import torch
 from torch.utils.data import TensorDataset
 
 from calibrant.training.lightning import InterleavedDataModule
-from tests.ranks import prepared_processes
+from tests.ranks import free_port, prepared_processes
 from tests.training.lightning_runs import (
+    QUIET,
     callback_result,
     exact_classifier,
     exact_data,
@@ -19,20 +19,14 @@ from tests.training.lightning_runs import (
     trainer,
 )
 
-pytestmark = [
-    pytest.mark.slow,  # tests/test_distributed.py has quick ones
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
-]
+pytestmark = [pytest.mark.slow, *QUIET]  # tests/test_distributed.py has quick ones
 Results = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Results]:
     folder = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     server = prepared_processes()
     processes = [server.Process(target=run_on_two_ranks, args=(rank, port, folder)) for rank in range(2)]
     for process in processes:

@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import calibrant as cal
 from calibrant.training import CalibratedLoss, CalibrationWarning, finetune, interleave
+from calibrant.training.guard import Place, Reminder
 from calibrant.training.held_out import warn_of_data
-from calibrant.training.warning import Place, Reminder
 from tests.training.batches import knowing, samples, train, with_settings
 
 TELL = Reminder.tell
@@ -52,7 +52,7 @@ def test_a_model_that_returns_more_than_logits_can_be_finished(kind: str) -> Non
 def test_a_model_without_its_temperature_is_told(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reminder, "tell", TELL)
     told: list[tuple[str, Place]] = []
-    monkeypatch.setattr("calibrant.training.warning.warn", lambda *given: told.append(given))
+    monkeypatch.setattr("calibrant.training.guard.warn", lambda *given: told.append(given))
     model = knowing(nn.Linear(10, 4))
     calibrated = with_settings(CalibratedLoss(model), patience=0, damping=1.0)
     train(calibrated, model, 3, samples(300, 0), samples(300, 1))
@@ -96,11 +96,6 @@ def test_a_network_that_ends_in_a_sigmoid_is_told() -> None:
         optimizer.step()
     with pytest.warns(CalibrationWarning, match="remove the softmax, sigmoid or log-softmax"):
         calibrated.finish([(x[200:], y[200:])])
-
-
-def test_a_data_set_in_place_of_batches_is_told() -> None:
-    with pytest.raises(TypeError, match=r"finetune\(\) takes batches, got a data set: pass a DataLoader"):
-        finetune(nn.Linear(10, 4), TensorDataset(*samples(100, 0)))  # type: ignore[arg-type]
 
 
 def test_classes_without_samples_are_not_ruled_out() -> None:
@@ -179,26 +174,6 @@ def test_a_binary_loss_takes_its_own_kind_of_target() -> None:
     calibrated.finish([(x, y)])
     with pytest.raises(ValueError, match="must be 0 or 1"):
         CalibratedLoss(model, loss=nn.BCEWithLogitsLoss())(x, y, x, 0.5 * y)
-
-
-def test_what_is_not_a_batch_of_tensors_is_explained() -> None:
-    x, y = samples(50, 0)
-    model = knowing(nn.Linear(10, 4))
-    with pytest.raises(TypeError, match="pass a DataLoader of it"):
-        CalibratedLoss(model).finish(TensorDataset(x, y))  # type: ignore[arg-type]
-    for function in (CalibratedLoss(model).finish, lambda batches: finetune(model, batches)):
-        with pytest.raises(TypeError, match="must hold tensors, got ndarray"):
-            function([(x.numpy(), y.numpy())])
-    with pytest.raises(TypeError, match=r"pass torch.as_tensor\(x\)"):
-        CalibratedLoss(model)(np.zeros((8, 10)), y)
-    with pytest.raises(ValueError, match="without y_held_out: pass both"):
-        CalibratedLoss(model)(x, y, (x, y))
-    with pytest.raises(ValueError, match="multi_label=True of CalibratedLoss"):
-        CalibratedLoss(model)(x, y, x, torch.randint(2, (50, 4)))
-    with pytest.raises(ValueError, match="number the classes from 0"):
-        CalibratedLoss(model)(x, y, x, y + 1)
-    with pytest.raises(TypeError, match="wrap it in a module that returns the logits alone"):
-        CalibratedLoss(nn.LSTM(10, 4))(x, y)
 
 
 @pytest.mark.filterwarnings("ignore::calibrant.training.CalibrationWarning")

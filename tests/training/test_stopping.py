@@ -1,11 +1,9 @@
 """Training stops by the validation loss after temperature scaling, and ends with the weights that had the lowest."""
 
 import os
-import socket
 from pathlib import Path
 from typing import Any
 
-import lightning
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,15 +14,19 @@ from torch.utils.data import DataLoader, TensorDataset
 from calibrant.posthoc import TemperatureScaling
 from calibrant.training import StopAfterTemperature
 from calibrant.training.temperature_loop import refined_nll
-from tests.ranks import on_two_ranks
-from tests.training.lightning_runs import STEPS, classifier, data, exact_classifier, exact_data, trainer
+from tests.ranks import free_port, on_two_ranks
+from tests.training.lightning_runs import (
+    QUIET,
+    STEPS,
+    OwnModule,
+    classifier,
+    data,
+    exact_classifier,
+    exact_data,
+    trainer,
+)
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`"),
-    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
-]
+pytestmark = QUIET
 
 
 def noisy(count: int, seed: int) -> TensorDataset:
@@ -36,33 +38,17 @@ def noisy(count: int, seed: int) -> TensorDataset:
     return TensorDataset(x, torch.where(wrong, (y + 1) % 3, y))
 
 
-class Own(lightning.LightningModule):
-    """A module that knows nothing of Calibrant."""
+class Own(OwnModule):
+    """Keeps the weights of every validation."""
 
     def __init__(self) -> None:
-        super().__init__()
         torch.manual_seed(0)
-        self.body = nn.Sequential(nn.Linear(6, 64), nn.ReLU())
-        self.head = nn.Linear(64, 3)
-        self.scores: list[float] = []
+        super().__init__(nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 3)))
         self.states: list[dict[str, Tensor]] = []
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.body(x))
-        return logits
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        return F.cross_entropy(self(batch[0]), batch[1])
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        self.log("plain", F.cross_entropy(self(batch[0]), batch[1]))
 
     def on_validation_epoch_end(self) -> None:
         if not self.trainer.sanity_checking:
             self.states.append({name: value.clone() for name, value in self.state_dict().items()})
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.Adam(self.parameters(), lr=0.02)
 
 
 def expected_score(module: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float]:
@@ -77,7 +63,7 @@ def test_a_module_of_ones_own_ends_with_the_weights_of_its_best_validation(
     patience: int | None, tmp_path: Path
 ) -> None:
     module, stopping, validation = Own(), StopAfterTemperature(patience), noisy(200, seed=1)
-    run = trainer(tmp_path, stopping, max_epochs=12, enable_checkpointing=False)
+    run = trainer(tmp_path, stopping, max_epochs=12)
     run.fit(module, DataLoader(noisy(200, seed=0), 20), DataLoader(validation, 64))
     final = {name: value.clone() for name, value in module.state_dict().items()}
     scores = []
@@ -98,7 +84,7 @@ def test_folded_the_model_is_calibrated_itself(tmp_path: Path) -> None:
     for folds in (False, True):
         module = classifier(learning_rate=0.01)
         stopping = StopAfterTemperature(fold=folds)
-        trainer(tmp_path, stopping, max_epochs=8, enable_checkpointing=False).fit(module, datamodule=data())
+        trainer(tmp_path, stopping, max_epochs=8).fit(module, datamodule=data())
         modules.append(module.eval())
     x = torch.randn(50, 6)
     torch.testing.assert_close(modules[0](x) / stopping.temperature_, modules[1](x))
@@ -114,7 +100,7 @@ def outcome(module: nn.Module, stopping: StopAfterTemperature) -> Any:
 def test_a_resumed_run_ends_the_same(tmp_path: Path) -> None:
     def run(callbacks: list[Any], path: Path | None = None) -> tuple[Any, int]:
         stopping = StopAfterTemperature(2, fold=True)
-        run = trainer(tmp_path, stopping, *callbacks, max_epochs=24, enable_checkpointing=bool(callbacks))
+        run = trainer(tmp_path, stopping, *callbacks, max_epochs=24)
         module = classifier(learning_rate=0.2, scheduler=None)
         run.fit(module, datamodule=data(), ckpt_path=path, weights_only=True)
         return outcome(module, stopping), run.global_step
@@ -132,7 +118,7 @@ def test_batches_of_a_loader_may_be_judged_by_instead(tmp_path: Path) -> None:
     module, held_out = Own(), noisy(60, seed=2)
     torch.manual_seed(1)
     stopping = StopAfterTemperature(1, loader=DataLoader(held_out, 25, shuffle=True))
-    run = trainer(tmp_path, stopping, max_epochs=1, enable_checkpointing=False)
+    run = trainer(tmp_path, stopping, max_epochs=1)
     run.fit(module, DataLoader(noisy(100, seed=0), 20, shuffle=True), DataLoader(noisy(30, seed=1), 30))
     score, temperature = expected_score(module, *held_out.tensors)
     assert (stopping.best_score_, stopping.temperature_) == pytest.approx((score, temperature), rel=1e-5)
@@ -145,19 +131,17 @@ def judge_on_a_rank(rank: int, port: int, folder: Path) -> None:
         "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo",
     }  # fmt: skip
     module, stopping = exact_classifier("sgd"), StopAfterTemperature(2, fold=True)
-    run = trainer(folder, stopping, strategy="ddp", devices=2, max_epochs=6, enable_checkpointing=False)
+    run = trainer(folder, stopping, strategy="ddp", devices=2, max_epochs=6)
     run.fit(module, datamodule=exact_data(batch_size=15, calibration_batch_size=3, calibration_fraction=0.12))
     torch.save((outcome(module, stopping), run.global_step), folder / f"{rank}.pt")
 
 
 @pytest.mark.slow
 def test_two_ranks_agree_with_one_process(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     on_two_ranks(judge_on_a_rank, port, tmp_path)
     module, stopping = exact_classifier("sgd"), StopAfterTemperature(2, fold=True)
-    run = trainer(tmp_path, stopping, max_epochs=6, enable_checkpointing=False)
+    run = trainer(tmp_path, stopping, max_epochs=6)
     run.fit(module, datamodule=exact_data(batch_size=30, calibration_batch_size=6, calibration_fraction=0.12))
     (weights, *numbers), steps = outcome(module, stopping), run.global_step
     for rank in range(2):
@@ -177,16 +161,16 @@ def test_without_a_best_temperature_the_loss_is_the_plain_one() -> None:
 
 
 def test_what_cannot_work_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="patience must be at least 1"):
+    with pytest.raises(ValueError, match="patience"):
         StopAfterTemperature(0)
-    run = trainer(tmp_path, StopAfterTemperature(), max_epochs=1, enable_checkpointing=False)
-    with pytest.raises(ValueError, match="needs validation data, or a loader"):
+    run = trainer(tmp_path, StopAfterTemperature(), max_epochs=1)
+    with pytest.raises(ValueError, match="validation data"):
         run.fit(classifier(), datamodule=data(validation=None))
 
     class Strange(Own):
-        def validation_step(self, batch: Any, batch_idx: int) -> None:
+        def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
             pass
 
-    run = trainer(tmp_path, StopAfterTemperature(), max_epochs=1, enable_checkpointing=False)
-    with pytest.raises(TypeError, match="let validation_step return a dict with 'logits' and 'target'"):
+    run = trainer(tmp_path, StopAfterTemperature(), max_epochs=1)
+    with pytest.raises(TypeError, match="validation_step"):
         run.fit(Strange(), DataLoader(noisy(20, seed=0), 20), DataLoader(noisy(20, seed=0).tensors[0], 5))  # type: ignore[arg-type]

@@ -153,15 +153,6 @@ def test_predictions_all_right_are_the_lowest_log_loss() -> None:
     assert loop._lowest_at == 100
 
 
-def test_weights_count_as_repetition() -> None:
-    logits, target = made(300, 3.0)
-    weight = torch.randint(0, 4, (300,), generator=torch.Generator().manual_seed(1))
-    repeated = logits.repeat_interleave(weight, 0), target.repeat_interleave(weight, 0)
-    weighted = solve_from(logits, target, 0.0, weight=weight)
-    plain = solve_from(*repeated, 0.0)
-    assert weighted == pytest.approx(plain, abs=1e-7)
-
-
 def test_standard_error_is_the_spread_over_samples() -> None:
     found, errors = [], []
     for seed in range(200):

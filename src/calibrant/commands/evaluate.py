@@ -8,21 +8,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from rich.console import Console
 
 from calibrant.commands import Engine, printable
-from calibrant.commands.monitor import NOTHING, Watch, append_history, check_history, failures, watched
+from calibrant.commands.monitor import Watch, append_history, check_history, failures, with_groups_and_changes
 from calibrant.commands.terminal import (
     Advance,
     plain,
     print_audit,
     print_json,
     print_scores,
-    print_table_audit,
-    print_verdict,
     print_watched,
     progress_bar,
     say,
@@ -30,14 +27,15 @@ from calibrant.commands.terminal import (
     show_notices,
 )
 from calibrant.files import FileError, digest, fits_in_memory, naming, read_source, refuse_overwriting
-from calibrant.layout import Columns
+from calibrant.files.formats import TABLES, is_table
+from calibrant.files.layout import Columns
 from calibrant.metrics import compare
 from calibrant.metrics.binned import ConventionName
-from calibrant.metrics.compare import Comparison
+from calibrant.metrics.intervals import Comparison
+from calibrant.metrics.predictions import Predictions
 from calibrant.report import audit, verdict
-from calibrant.report.audit import Audit
-from calibrant.tables import SUFFIXES as TABLES
-from calibrant.tables import is_table, missing
+from calibrant.report.audit import Audit, audit_table
+from calibrant.report.statistics import weights_of
 
 # Fewest samples that two models must share to be compared.
 FEWEST_COMPARED = 4
@@ -46,7 +44,7 @@ MOST_PAIRED = 6
 
 
 @dataclass(frozen=True)
-class Options:
+class AuditOptions:
     """Options of an evaluation, from the command line."""
 
     names: Columns
@@ -57,37 +55,35 @@ class Options:
     margin: float
     engine: Engine
     memory_limit: str
-    watch: Watch = NOTHING
+    watch: Watch
 
 
-class Compared(NamedTuple):
-    """Comparisons of pairs of models, and the pairs that could not be compared, with the reason."""
-
-    pairs: list[tuple[str, str, Comparison]]
-    left_out: dict[tuple[str, str], str]
+# Two names of models, and their comparison, or the reason why there is none.
+Compared = tuple[str, str, Comparison | str]
 
 
-def evaluate_files(paths: Sequence[Path], options: Options, *, report: Path | None, as_json: bool) -> list[str]:
+def evaluate_files(paths: Sequence[Path], options: AuditOptions, *, report: Path | None, as_json: bool) -> list[str]:
     """Evaluate each file, compare them, print, and write the report if requested; return the conditions that hold."""
     _check_files(paths, report, options.watch)
     names = model_names(paths)
     engine = _engine(paths, options.engine)
     if engine != "memory":
-        _evaluate_tables(dict(zip(names, paths, strict=True)), engine, options, report=report, as_json=as_json)
-        return []
+        _check_engine(engine, options, report)
     if report is not None:
         from calibrant.report import write_report  # noqa: F401 (a missing package is an error now, not at the end)
     with progress_bar("reading") as begin:
-        audits = [_audit(path, name, options, begin) for path, name in zip(paths, names, strict=True)]
+        audits = [_audit(path, name, engine, options, begin) for path, name in zip(paths, names, strict=True)]
         begin("comparing")
-        compared = _compare(audits, options)
+        compared = _compare(audits, options) if engine == "memory" else []
     failed = failures(audits, options.watch.conditions)
     error = _write(audits, compared, paths, report, options.watch.history)
     if as_json:
         print_json({
-            "models": [one.to_dict() for one in audits],
-            "comparisons": [{"names": [a, b], **asdict(found)} for a, b, found in compared.pairs],
-            "not_compared": [{"names": names, "reason": reason} for names, reason in compared.left_out.items()],
+            "models": [{**one.to_dict(), "engine": engine} for one in audits],
+            "comparisons": [
+                {"names": [a, b], **asdict(found)} for a, b, found in compared if not isinstance(found, str)
+            ],
+            "not_compared": [{"names": [a, b], "reason": found} for a, b, found in compared if isinstance(found, str)],
             "failed": failed,
         })  # fmt: skip
     else:
@@ -100,7 +96,7 @@ def evaluate_files(paths: Sequence[Path], options: Options, *, report: Path | No
 
 
 def _write(
-    audits: list[Audit], compared: Compared, paths: Sequence[Path], report: Path | None, history: Path | None
+    audits: list[Audit], compared: Sequence[Compared], paths: Sequence[Path], report: Path | None, history: Path | None
 ) -> Exception | None:
     """Write the report and the history before anything is printed, which a closed pipe may end.
 
@@ -108,11 +104,13 @@ def _write(
     """
     try:
         if report is not None:
-            from calibrant.report.page import Made, write_report
+            from calibrant.report.page import Provenance, write_report
 
             now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-            made = Made(now, shlex.join(["calibrant", *sys.argv[1:]]), [(str(path), digest(path)) for path in paths])
-            write_report(report, audits, compared.pairs, made=made)
+            made = Provenance(
+                now, shlex.join(["calibrant", *sys.argv[1:]]), [(str(path), digest(path)) for path in paths]
+            )
+            write_report(report, audits, compared, made=made)
         if history is not None:
             append_history(history, audits, paths)
     except (OSError, ValueError) as error:
@@ -153,7 +151,13 @@ def model_names(paths: Sequence[Path]) -> list[str]:
     return [f"{k}: {printable(str(path))}" for k, path in enumerate(paths, 1)]
 
 
-def _audit(path: Path, name: str, options: Options, begin: Callable[[str], Advance]) -> Audit:
+def _audit(path: Path, name: str, engine: Engine, options: AuditOptions, begin: Callable[[str], Advance]) -> Audit:
+    if engine == "duckdb" or engine == "spark":
+        return audit_table(
+            name, path, options.names, engine=engine, bins=options.bins, convention=options.convention,
+            draws=options.draws, seed=options.seed, margin=options.margin, memory_limit=options.memory_limit,
+            progress=begin(f"{name}: {engine}"),
+        )  # fmt: skip
     begin(f"{name}: reading")
     source = read_source(path, options.names, labelled=True)
     with naming(path):
@@ -164,49 +168,49 @@ def _audit(path: Path, name: str, options: Options, begin: Callable[[str], Advan
         margin=options.margin, progress=begin(f"{name}: testing"),
     )  # fmt: skip
     begin(f"{name}: groups and changes")
-    return replace(watched(found, source, options.watch, options.names), notices=source.notices)
+    return replace(with_groups_and_changes(found, source, options.watch, options.names), notices=source.notices)
 
 
-def _compare(audits: list[Audit], options: Options) -> Compared:
+def _compare(audits: list[Audit], options: AuditOptions) -> list[Compared]:
     """Compare every pair; of many models, each with the first."""
-    found = Compared([], {})
     pairs = list(combinations(audits, 2))
     if len(audits) > MOST_PAIRED:
         pairs = [(audits[0], other) for other in audits[1:]]
+    compared: list[Compared] = []
     for one, other in pairs:
         a, b = one.predictions, other.predictions
-        weights = [np.ones(len(each)) if each.weight is None else each.weight for each in (a, b)]
-        known = a.target is not None and b.target is not None
-        if len(a) != len(b) or (known and not np.array_equal(np.asarray(a.target), np.asarray(b.target))):
-            reason = "they do not have the same samples"
-        elif len(a) < FEWEST_COMPARED:
-            reason = f"they have fewer than {FEWEST_COMPARED} samples"
-        elif "multi-label" in (a.task, b.task):
-            reason = "they have several labels for each sample"
-        elif not np.array_equal(weights[0], weights[1]):
-            reason = "they have different weights"
-        else:
-            result = compare(a, b, metric="esd", draws=options.draws, seed=options.seed)
-            found.pairs.append((one.name, other.name, result))
-            continue
-        found.left_out[one.name, other.name] = reason
-    return found
+        found: Comparison | str = _not_comparable(a, b)
+        if not found:
+            found = compare(a, b, metric="esd", draws=options.draws, seed=options.seed)
+        compared.append((one.name, other.name, found))
+    return compared
 
 
-def _show(audits: list[Audit], compared: Compared, console: Console) -> None:
+def _not_comparable(a: Predictions, b: Predictions) -> str:
+    """Reason why two models cannot be compared; empty if they can."""
+    known = a.target is not None and b.target is not None
+    if len(a) != len(b) or (known and not np.array_equal(np.asarray(a.target), np.asarray(b.target))):
+        return "they do not have the same samples"
+    if len(a) < FEWEST_COMPARED:
+        return f"they have fewer than {FEWEST_COMPARED} samples"
+    if "multi-label" in (a.task, b.task):
+        return "they have several labels for each sample"
+    return "" if np.array_equal(weights_of(a), weights_of(b)) else "they have different weights"
+
+
+def _show(audits: list[Audit], compared: Sequence[Compared], console: Console) -> None:
     for one in audits:
-        print_verdict(console, one.name, verdict(one))
+        say(console, f"[bold]{plain(one.name)}[/]: {plain(verdict(one))}", markup=True)
     if len(audits) == 1:
         print_audit(console, audits[0])
     else:
         print_scores(console, {one.name: one.scores for one in audits})
-        for a, b, comparison in compared.pairs:
-            say(console, f"{a} (a) and {b} (b): {comparison}.")
-        for (a, b), reason in compared.left_out.items():
-            say(console, f"{a} and {b} are not compared: {reason}.")
-        if len(audits) > MOST_PAIRED:
+        for a, b, found in compared:
+            reason = f"{a} and {b} are not compared: {found}."
+            say(console, reason if isinstance(found, str) else f"{a} (a) and {b} (b): {found}.")
+        if len(audits) > MOST_PAIRED and compared:
             say(console, f"Of {len(audits)} models, each is compared with the first.")
-        if compared.pairs and any(one.predictions.target is None for one in audits):
+        if compared and any(one.predictions.target is None for one in audits):
             say(console, "Without a target, rows are assumed to be the same samples.")
     abouts = [f"{one.name}: " if len(audits) > 1 else "" for one in audits]
     for one, about in zip(audits, abouts, strict=True):
@@ -218,7 +222,7 @@ def _show(audits: list[Audit], compared: Compared, console: Console) -> None:
 def _engine(paths: Sequence[Path], wished: Engine) -> Engine:
     """How to read the files: all in memory, or all with SQL."""
     if wished == "auto":
-        large = [path for path in paths if is_table(path) and not missing(path) and not fits_in_memory(path)]
+        large = [path for path in paths if is_table(path) and not fits_in_memory(path)]
         wished = "duckdb" if large else "memory"
     for path in paths if wished != "memory" else ():
         if not is_table(path):
@@ -226,48 +230,13 @@ def _engine(paths: Sequence[Path], wished: Engine) -> Engine:
     return wished
 
 
-def _evaluate_tables(
-    paths: dict[str, Path], engine: Engine, options: Options, *, report: Path | None, as_json: bool
-) -> None:
-    """Exact scores from SQL, and tests from cells; the report needs the samples."""
-    from calibrant.report.table_audit import audit_table
-
-    beyond = f"in memory, not in {engine}: leave"
+def _check_engine(engine: Engine, options: AuditOptions, report: Path | None) -> None:
+    """Raise an error about options that need the samples."""
+    watch, beyond = options.watch, f"in memory, not in {engine}: leave"
     if report is not None:
         raise ValueError(f"--report needs the samples {beyond} it out, or choose --engine memory")
-    if options.watch != NOTHING or options.names.weight is not None:
+    if watch.columns() or watch.baseline or watch.history or options.names.weight is not None:
         raise ValueError(
-            f"--group, --time, --baseline, --fail-if, --history and --weight need the samples {beyond} them out, or "
-            "choose --engine memory"
+            f"--group, --time, --baseline, --history and --weight need the samples {beyond} them out, or choose "
+            "--engine memory"
         )
-    with progress_bar("reading") as begin:
-        audits = {
-            name: audit_table(
-                path, options.names, engine="spark" if engine == "spark" else "duckdb", bins=options.bins,
-                convention=options.convention, draws=options.draws, seed=options.seed,
-                memory_limit=options.memory_limit, progress=begin(f"{name}: {engine}"),
-            )
-            for name, path in paths.items()
-        }  # fmt: skip
-    if as_json:
-        models = [{"name": name, "engine": engine, **one.to_dict()} for name, one in audits.items()]
-        print_json({"models": models, "comparisons": []})
-        return
-    console = Console()
-    for name, one in audits.items():
-        print_verdict(console, name, one.verdict())
-    scores = {name: one.scores for name, one in audits.items()}
-    title = ", ".join(f"{plain(name)}: {each.title}" for name, each in scores.items())
-    print_scores(console, {"value": next(iter(scores.values()))} if len(scores) == 1 else scores, title=title)
-    for one in audits.values():
-        print_table_audit(console, one)
-    cells = "cells of confidence"
-    if any(one.classes for one in audits.values()):
-        cells = "cells of confidence, and of 4,096 of the probability of each class"
-    say(
-        console,
-        f"Scores and intervals of gaps are exact; p-values are those of 65,536 {cells}. "
-        "Recalibration, groups and figures need the samples in memory.",
-    )
-    for name, one in audits.items():
-        show_notices(console, one.notices, f"{name}: " if len(audits) > 1 else "")

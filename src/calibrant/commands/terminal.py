@@ -5,7 +5,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -16,26 +16,23 @@ from rich.table import Table
 
 from calibrant.commands import printable
 from calibrant.files import json_text
-from calibrant.metrics.evaluate import Score, Scores
+from calibrant.metrics.closed_form import p_value
+from calibrant.metrics.evaluate import Scores
 from calibrant.metrics.intervals import Interval
-from calibrant.metrics.registry import number
-from calibrant.metrics.tests import p_value
+from calibrant.metrics.registry import label, number
 from calibrant.report.formats import bare_p
-from calibrant.report.statistics import floor_note
+from calibrant.report.statistics import LOSS_NAMES, floor_note
 
 if TYPE_CHECKING:
     from calibrant.report.audit import Audit, Finding
-    from calibrant.report.table_audit import TableAudit
 
 Advance = Callable[[float], None]
 # Largest width of a heading, and smallest width of the column of conventions.
 MOST_HEADING, LEAST_CONVENTION = 17, 28
 # Rows of a table of views, classes or groups; the rest is in JSON and in the report.
-MOST_ROWS = 12
+TABLE_ROWS = 12
 # Width at which no table is broken.
-WIDEST = 10_000
-LOSSES = {"log_loss": "Log loss", "brier": "Brier score"}
-NAMES = {"log_loss": "log loss", "brier": "Brier", "gap": "gap", "ece": "ECE"}
+UNLIMITED = 10_000
 
 
 def say(console: Console, text: str, *, markup: bool = False) -> None:
@@ -48,25 +45,20 @@ def say_path(console: Console, what: str, path: object) -> None:
     console.print(f"{what}: {plain(str(path))}", soft_wrap=True, highlight=False)
 
 
-def print_verdict(console: Console, name: str, verdict: str) -> None:
-    """Print the name of a model in bold, and its verdict."""
-    say(console, f"[bold]{plain(name)}[/]: {plain(verdict)}", markup=True)
-
-
 def print_audit(console: Console, audit: "Audit") -> None:
     """Scores before and after recalibration, intervals, tests, and parts of the losses."""
     columns = {"value": audit.scores}
     if audit.repair is not None:
         columns["recalibrated"] = audit.repair.scores
     print_scores(console, columns, title=audit.scores.title)
-    intervals = (f"{NAMES[key]} {number(key, each.low)} to {number(key, each.high)}"
+    intervals = (f"{label(key)} {number(key, each.low)} to {number(key, each.high)}"
                  for key, each in audit.intervals.items())  # fmt: skip
     say(console, f"95 % intervals: {'; '.join(intervals)}.")
     for key, parts in audit.parts.items():
         floor = floor_note(audit.predictions) if key == "log_loss" else ""
         say(
             console,
-            f"{LOSSES[key]} {parts.loss:.4f} = {parts.calibration:.4f} calibration + {parts.refinement:.4f} "
+            f"{LOSS_NAMES[key]} {parts.loss:.4f} = {parts.calibration:.4f} calibration + {parts.refinement:.4f} "
             f"refinement (recalibration: {parts.recalibration}{floor and f'; {floor}'}).",
         )
     if len(audit.findings) == 1:
@@ -94,7 +86,7 @@ def _print_findings(console: Console, audit: "Audit") -> None:
     alone = [found for found in audit.findings if found.view.kind not in ("class", "label")]
     family = sorted((found for found in audit.findings if found not in alone), key=lambda found: found.p_value)
     rows = []
-    for found in [*alone, *family][:MOST_ROWS]:
+    for found in [*alone, *family][:TABLE_ROWS]:
         equal, view = found.equivalence, found.view
         within = f"± {100 * equal.margin:g}" if equal.on_average else "not shown"
         name = "top label" if view.kind == "top label" else f"{view.kind} {view.name}"
@@ -110,19 +102,6 @@ def _print_findings(console: Console, audit: "Audit") -> None:
     )
 
 
-def print_table_audit(console: Console, audit: "TableAudit") -> None:
-    """The classes of predictions that are not in memory, the surest error first."""
-    if not audit.classes:
-        return
-    rows = [
-        (f"class {each.name}", *_gap(each.gap), bare_p(each.p_value))
-        for each in sorted(audit.classes, key=lambda each: each.p_value)[:MOST_ROWS]
-    ]
-    console.print(_table(("judged", "gap", "95 % interval", "p"), rows))
-    if len(audit.classes) > MOST_ROWS:
-        say(console, f"{len(audit.classes) - MOST_ROWS:,} more classes are in --json.")
-
-
 def print_watched(console: Console, audit: "Audit", about: str = "") -> None:
     """Calibration of groups and over time, and the change since the baseline, if they were asked for."""
     means = ("samples", *(("P", "events") if audit.findings[0].view.of_event else ("confidence", "right")))
@@ -130,10 +109,10 @@ def print_watched(console: Console, audit: "Audit", about: str = "") -> None:
         found = audit.groups
         rejected = f"{len(found.rejected)} of {len(found.groups)} groups are not calibrated, after Holm's correction"
         say(console, f"{about}{rejected}. Multicalibration error {100 * found.multicalibration_error:.2f} %.")
-        rows = [(each.name, *_means(each), *_gap(each.gap), bare_p(each.p_value)) for each in found.groups[:MOST_ROWS]]
+        rows = [(each.name, *_means(each), *_gap(each.gap), bare_p(each.p_value)) for each in found.groups[:TABLE_ROWS]]
         _print_narrow(console, ("group", *means, "gap", "95 % interval", "p"), rows)
-        if len(found.groups) > MOST_ROWS:
-            say(console, f"{len(found.groups) - MOST_ROWS:,} more groups are in --json.")
+        if len(found.groups) > TABLE_ROWS:
+            say(console, f"{len(found.groups) - TABLE_ROWS:,} more groups are in --json.")
         if found.too_small:
             count = f"{len(found.too_small):,} group{'s'[: len(found.too_small) > 1]}"
             say(console, f"Not judged, as they have fewer than {found.least} samples: {count}.")
@@ -178,7 +157,7 @@ def _print_narrow(console: Console, headings: Sequence[str], rows: Sequence[Sequ
 
 
 def _fits(console: Console, table: Table) -> bool:
-    return console.measure(table, options=console.options.update_width(WIDEST)).maximum <= console.width
+    return console.measure(table, options=console.options.update_width(UNLIMITED)).maximum <= console.width
 
 
 def print_scores(console: Console, columns: dict[str, Scores], *, title: str = "") -> None:
@@ -191,43 +170,32 @@ def print_scores(console: Console, columns: dict[str, Scores], *, title: str = "
         columns: Heading and scores of each column. A missing score is left blank.
         title: Title above the first table.
     """
-    rows: dict[str, Score] = {}
+    rows: dict[str, str] = {}
     for scores in columns.values():
         for entry in scores:
-            rows.setdefault(entry.key, entry)
-    labels = 1 + max(len(entry.label) for entry in rows.values())
-    widths = {
-        heading: 3 + max(min(len(heading), MOST_HEADING), *(len(str(entry)) for entry in scores))
-        for heading, scores in columns.items()
-    }
-    while columns:
-        fitting: dict[str, Scores] = {}
-        room = console.width - labels
-        for heading, scores in columns.items():
-            if fitting and room < widths[heading]:
-                break
-            room -= widths[heading]
-            fitting[heading] = scores
-        console.print(_score_table(rows, fitting, widths, title, with_convention=room >= LEAST_CONVENTION))
-        columns = {heading: scores for heading, scores in columns.items() if heading not in fitting}
+            rows.setdefault(entry.key, entry.label)
+    cells = {name: {entry.key: entry for entry in scores} for name, scores in columns.items()}
+    width = max(len(str(entry)) for scores in columns.values() for entry in scores)
+    width = max(width, *(min(len(name), MOST_HEADING) for name in columns))
+    # A column has three characters beside its width.
+    space = console.width - 1 - max(map(len, rows.values()))
+    most = max(1, space // (width + 3))
+    for start in range(0, len(cells), most):
+        fitting = dict(islice(cells.items(), start, start + most))
+        table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("score", no_wrap=True)
+        for name in fitting:
+            table.add_column(plain(name), justify="right", width=width, overflow="fold")
+        with_convention = space - len(fitting) * (width + 3) >= LEAST_CONVENTION
+        if with_convention:
+            table.add_column("convention", style="dim")
+        for key, name in rows.items():
+            found = [scores.get(key) for scores in fitting.values()]
+            values = ["" if entry is None else str(entry) for entry in found]
+            shared = _shared([entry.convention for entry in found if entry is not None])
+            table.add_row(name, *values, *([plain(shared)] if with_convention else []))
+        console.print(table)
         title = ""
-
-
-def _score_table(
-    rows: dict[str, Score], columns: dict[str, Scores], widths: dict[str, int], title: str, *, with_convention: bool
-) -> Table:
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("score", no_wrap=True)
-    for heading in columns:
-        table.add_column(plain(heading), justify="right", width=widths[heading] - 3, overflow="fold")
-    if with_convention:
-        table.add_column("convention", style="dim")
-    for key, first in rows.items():
-        found = [next((entry for entry in scores if entry.key == key), None) for scores in columns.values()]
-        said = _shared([entry.convention for entry in found if entry is not None])
-        values = ["" if entry is None else str(entry) for entry in found]
-        table.add_row(first.label, *values, *([plain(said)] if with_convention else []))
-    return table
 
 
 def _shared(conventions: Sequence[str]) -> str:

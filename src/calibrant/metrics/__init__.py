@@ -8,20 +8,18 @@ batch are in :mod:`calibrant.metrics.streaming`, those of predictions beyond mem
 from calibrant.inputs import InputWarning
 from calibrant.metrics.binned import classwise_ece, debiased_l2, ece, ece_sweep, equal_mass_ece, mce
 from calibrant.metrics.change import calibration_change, calibration_over_time
-from calibrant.metrics.compare import compare
+from calibrant.metrics.closed_form import calibration_line, closed_form_test
 from calibrant.metrics.cumulative import esd, ks_error
 from calibrant.metrics.decomposition import (
-    brier_decomposition,
     brier_discrimination,
     brier_miscalibration,
     brier_uncertainty,
     decomposition,
 )
 from calibrant.metrics.evaluate import evaluate
-from calibrant.metrics.groups import calibration_by_group, multicalibration_error
-from calibrant.metrics.intervals import confidence_interval, equivalence
+from calibrant.metrics.groups import calibration_by_group
+from calibrant.metrics.intervals import compare, confidence_interval, equivalence
 from calibrant.metrics.kernel import mmce_unbiased, skce
-from calibrant.metrics.line import calibration_line
 from calibrant.metrics.predictions import Predictions, predictions
 from calibrant.metrics.proper import accuracy, aurc, brier, brier_top, gap, log_loss, mean_confidence
 from calibrant.metrics.registry import METRICS
@@ -32,7 +30,7 @@ from calibrant.metrics.sets import (
     size_stratified_coverage,
 )
 from calibrant.metrics.smooth import integrated_calibration_index, smooth_ece
-from calibrant.metrics.tests import calibration_test, judge, ks_test, kuiper_test, spiegelhalter_test
+from calibrant.metrics.tests import calibration_test, judge
 
 __all__ = [
     "METRICS",
@@ -41,7 +39,6 @@ __all__ = [
     "accuracy",
     "aurc",
     "brier",
-    "brier_decomposition",
     "brier_discrimination",
     "brier_miscalibration",
     "brier_top",
@@ -52,6 +49,7 @@ __all__ = [
     "calibration_over_time",
     "calibration_test",
     "classwise_ece",
+    "closed_form_test",
     "compare",
     "confidence_interval",
     "coverage",
@@ -68,19 +66,15 @@ __all__ = [
     "integrated_calibration_index",
     "judge",
     "ks_error",
-    "ks_test",
-    "kuiper_test",
     "log_loss",
     "mce",
     "mean_confidence",
     "mean_set_size",
     "mmce_unbiased",
-    "multicalibration_error",
     "predictions",
     "size_stratified_coverage",
     "skce",
     "smooth_ece",
-    "spiegelhalter_test",
 ]
 
 

@@ -426,11 +426,6 @@ def ece_sweep(confidence: Confidence = None, correct: Correct = None, **given: U
     or a single bin if 2 already fail. It stops at 4,096: if accuracy never falls, as when every sample is right, more
     bins would hardly change the value.
 
-    Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
-        correct: 1 or True where the prediction is right, same shape.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
-
     References:
         Roelofs, Cain, Shlens, Mozer, "Mitigating Bias in Calibration Error Estimation", AISTATS 2022.
 
@@ -469,22 +464,9 @@ def classwise_ece(
         0.15
     """
     checked = predictions(data, name="class-wise ECE", **given)
-    errors = classwise_errors(checked, bins=bins, convention=convention)
-    return float(np.nanmean(errors))
-
-
-def classwise_errors(given: Predictions, *, bins: int | None = None, convention: ConventionName = "paper") -> Array:
-    """ECE of each class against the rest, or of each label, ``(C,)``; NaN for a label that is ignored everywhere.
-
-    Args:
-        given: Checked predictions, of all classes.
-        bins: Number of bins; by default the convention's.
-        convention: As in :func:`calibrant.metrics.ece`.
-    """
-    gaps, totals = classwise_gaps(given, *convention_of(convention, bins))
-    errors: Array = np.full(len(totals), np.nan)
-    np.divide(np.abs(gaps).sum(1), totals, out=errors, where=totals > 0)
-    return errors
+    gaps, totals = classwise_gaps(checked, *convention_of(convention, bins))
+    known = totals > 0  # a label may be ignored everywhere
+    return float((np.abs(gaps).sum(1)[known] / totals[known]).mean())
 
 
 def classwise_gaps(given: Predictions, rule: Convention, bins: int) -> tuple[Array, Array]:

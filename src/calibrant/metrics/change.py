@@ -9,12 +9,11 @@ import numpy as np
 
 from calibrant import frames, inputs
 from calibrant.frames import Array, IndexArray
+from calibrant.metrics.closed_form import line_and_covariance, p_value, upper_tail
 from calibrant.metrics.intervals import Interval, confidence_interval
 from calibrant.metrics.jackknife import esd_jackknife, gap_jackknife, normal_difference
-from calibrant.metrics.line import line_and_covariance
 from calibrant.metrics.predictions import Confidence, Correct, Given, Predictions, predictions
 from calibrant.metrics.proper import came_true, mean_confidence
-from calibrant.metrics.tests import p_value, upper_tail
 
 # Fewest samples of a set, and of a window of time.
 LEAST = 30

@@ -101,12 +101,7 @@ def esd(confidence: Confidence = None, correct: Correct = None, **given: Unpack[
 
     The same number as :func:`calibrant.functional.esd`, weights included, without gradient, in one sort of packed
     integers: ten million samples take about three times as long as sorting them. It has mean 0 on calibrated data and
-    is therefore often negative.
-
-    Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)`` with N at least 3.
-        correct: 1 or True where the prediction is right, same shape.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
+    is therefore often negative. It needs 3 samples.
 
     References:
         Yoon, Tee, Yoon, Yoon, Kim, Li, Yoo, "ESD: Expected Squared Difference as a Tuning-Free Trainable
@@ -126,11 +121,6 @@ def ks_error(confidence: Confidence = None, correct: Correct = None, **given: Un
     .. math:: \mathrm{KS} = \max_t \frac1N \Big| \sum_{i:\, z_i \le t} (c_i - z_i) \Big|
 
     The maximum is taken at the ends of tie groups only, so that the order of samples does not matter.
-
-    Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
-        correct: 1 or True where the prediction is right, same shape.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
     References:
         Gupta, Rahimi, Ajanthan, Mensink, Sminchisescu, Hartley, "Calibration of Neural Networks using

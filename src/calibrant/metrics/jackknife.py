@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrant.arrays import laplace_sums_of_array
 from calibrant.frames import Array
 from calibrant.metrics.predictions import Predictions
 from calibrant.metrics.proper import decided_right
@@ -99,9 +98,9 @@ def mmce_jackknife(given: Predictions, bandwidth: float = 0.4) -> Jackknife:
     """Unbiased squared MMCE with all its leave-one-out values: the pairs without m are all pairs minus those with m."""
     rows = _Rows(given)
     n, w, d = rows.total, rows.weight, rows.residual
-    pairs = d * (sum(laplace_sums_of_array(rows.confidence, w * d, bandwidth)) - d)
+    pairs = d * (rows.kernel_sums(w * d, bandwidth) - d)
     total = float((w * pairs).sum())
-    squared_kernel = sum(laplace_sums_of_array(rows.confidence, w * rows.variance, bandwidth / 2))
+    squared_kernel = rows.kernel_sums(w * rows.variance, bandwidth / 2)
     chance = float((w * rows.variance * (squared_kernel - rows.variance)).sum())
     biased = (total + float((w * d**2).sum())) / n**2
     values = total / (n * (n - 1)), (total - 2 * pairs) / ((n - 1) * (n - 2))
@@ -127,7 +126,8 @@ class _Rows(SortedRows):
         super().__init__(given)
         self.given, self.total = given, given.total
         sizes = np.diff(self.first, append=len(self.order))
-        self.start, self.last = np.repeat(self.first, sizes), np.repeat(self.first + sizes - 1, sizes)
+        self.group = np.repeat(np.arange(len(sizes)), sizes)
+        self.start, self.last = self.first[self.group], (self.first + sizes - 1)[self.group]
 
     def at_or_below(self, values: Array) -> Array:
         """Sums over the rows of at most the confidence of each."""
@@ -137,6 +137,15 @@ class _Rows(SortedRows):
     def at_or_above(self, values: Array) -> Array:
         """Sums over the rows of at least the confidence of each."""
         found: Array = values[::-1].cumsum()[::-1][self.start]
+        return found
+
+    def kernel_sums(self, values: Array, bandwidth: float) -> Array:
+        """Sums over all rows, times the Laplace kernel of the distance between their confidence and that of each."""
+        up = np.exp((self.confidence - 0.5) / bandwidth)
+        below = np.append(0.0, (values * up).cumsum())[self.start] / up
+        tied = np.add.reduceat(values, self.first)[self.group]
+        above = np.append((values / up)[::-1].cumsum()[::-1], 0.0)[self.last + 1] * up
+        found: Array = below + tied + above
         return found
 
     @property

@@ -248,7 +248,7 @@ def _of_kernels() -> Iterator[Metric]:
 
 
 def _proper() -> Iterator[Metric]:
-    parts = lru_cache(1)(decomposition.brier_decomposition)
+    parts = lru_cache(1)(decomposition.top_label_parts)
 
     def floor(given: Predictions) -> str:
         if given.logits is not None or given.probabilities is None:
@@ -272,7 +272,7 @@ def _proper() -> Iterator[Metric]:
         remark=lambda _: " = MCB - DSC + UNC", **MIXED,
     )  # fmt: skip
     yield Metric(
-        "brier_miscalibration", lambda given: parts(given).miscalibration, "  MCB", "", "miscalibration, isotonic",
+        "brier_miscalibration", lambda given: parts(given).calibration, "  MCB", "", "miscalibration, isotonic",
         "Miscalibration: how much the best increasing map of confidences lowers the Brier score.",
     )  # fmt: skip
     yield Metric(

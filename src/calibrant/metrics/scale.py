@@ -21,15 +21,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from calibrant import inputs
-from calibrant.layout import Columns, fits_other, renormalised
+from calibrant.files.cells import fits_other, renormalised
+from calibrant.files.formats import SETTINGS, Column, open_table, text
+from calibrant.files.layout import Columns
 from calibrant.metrics import intervals, tests
 from calibrant.metrics import scale_sql as sql
 from calibrant.metrics.binned import BinTable
 from calibrant.metrics.predictions import Predictions, View
-from calibrant.metrics.scale_pairs import Query, find_pairs
+from calibrant.metrics.scale_pairs import Query, Source, find_pairs
 from calibrant.metrics.scale_sql import Dialect, Pairs, Sums
 from calibrant.metrics.ties import Ties
-from calibrant.tables import SETTINGS, Column, open_table, text
 
 __all__ = ["Statistics", "statistics_duckdb", "statistics_spark"]
 
@@ -200,12 +201,12 @@ def statistics_duckdb(
             with duckdb.connect(config=SETTINGS) as connection:
                 _limit(connection, memory_limit, threads, spill)
                 report(0.0)
-                opened = open_table(connection, where)
+                table, notices = open_table(connection, where)
                 found = _statistics(
-                    sql.DUCKDB, _watched(connection, report), "source", opened.columns,
+                    sql.DUCKDB, _watched(connection, report), "source", table,
                     columns, bins, risk=risk, most_classes=most_classes, where=where, ranges=None,
                 )  # fmt: skip
-                return replace(found, notices=opened.notices + found.notices)
+                return replace(found, notices=notices + found.notices)
         except duckdb.OutOfMemoryException as error:
             raise MemoryError(
                 f"{where}: DuckDB ran out of space with a memory limit of {memory_limit}: raise it, lower threads, or "
@@ -305,7 +306,7 @@ def _statistics(
     *, risk: bool, most_classes: int, where: str, ranges: int | None,
 ) -> Statistics:  # fmt: skip
     """Run the statements on an engine and combine the few rows that they return."""
-    pairs = find_pairs(dialect, query, table, found, columns, where, risk=risk)
+    pairs = find_pairs(Source(dialect, query, table), found, columns, where, risk=risk)
     (samples, *failures, quantiles), *_ = query(sql.check_statement(dialect, pairs))
     notices = pairs.notices
     if pairs.rounded:

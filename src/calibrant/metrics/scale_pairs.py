@@ -6,22 +6,21 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from calibrant.inputs import TOLERANCE
-from calibrant.layout import (
-    EXACT,
+from calibrant.files.cells import EXACT, RIGHT, called, explained_by_rounding
+from calibrant.files.formats import Column, text
+from calibrant.files.layout import (
     NOT_TWO,
-    RIGHT,
     Columns,
     Layout,
-    called,
-    explained_by_rounding,
     find_layout,
     in_order,
+    is_harness,
+    is_whole,
     name_of_values,
     with_positive,
 )
+from calibrant.inputs import TOLERANCE
 from calibrant.metrics.scale_sql import Check, Dialect, Pairs
-from calibrant.tables import Column, text
 
 # ruff: noqa: S608 (every name that comes from outside passes through Dialect.name)
 
@@ -38,6 +37,14 @@ class Query(Protocol):
         """Return the rows."""
 
 
+class Source(NamedTuple):
+    """A table of an engine, its dialect of SQL, and a function that runs a statement."""
+
+    dialect: Dialect
+    query: Query
+    table: str
+
+
 class ScoreColumns(NamedTuple):
     """Columns of scores: one of lists, one plain (the score of class 1), or one for each class.
 
@@ -45,6 +52,7 @@ class ScoreColumns(NamedTuple):
         columns: The columns.
         classes: Number of scores per row; 1 means binary.
         name: Name of the scores in error messages.
+        label: Name of the labels in error messages.
         logits: Whether the scores are logits.
         divisor: 100 if they are percentages.
     """
@@ -52,8 +60,14 @@ class ScoreColumns(NamedTuple):
     columns: Sequence[Column]
     classes: int
     name: str
+    label: str
     logits: bool
     divisor: int
+
+    @property
+    def type(self) -> str:
+        """Type that they are computed in."""
+        return "FLOAT" if all(column.number == "FLOAT" for column in self.columns) else "DOUBLE"
 
 
 class Labels(NamedTuple):
@@ -64,22 +78,19 @@ class Labels(NamedTuple):
     notices: tuple[str, ...] = ()
 
 
-def find_pairs(
-    dialect: Dialect, query: Query, table: str, found: Sequence[Column], columns: Columns, where: str, *, risk: bool
-) -> Pairs:
+def find_pairs(source: Source, found: Sequence[Column], columns: Columns, where: str, *, risk: bool) -> Pairs:
     """Find the predictions of the source, in the layout that `Columns` describes.
 
     With ``risk``, pairs of two classes are the probability of class 1 and whether it came.
     """
     try:
-        return _find_pairs(dialect, query, table, {column.name: column for column in found}, columns, risk=risk)
+        return _find_pairs(source, {column.name: column for column in found}, columns, risk=risk)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
 
 
-def _find_pairs(
-    dialect: Dialect, query: Query, table: str, by_name: dict[str, Column], columns: Columns, *, risk: bool
-) -> Pairs:
+def _find_pairs(source: Source, by_name: dict[str, Column], columns: Columns, *, risk: bool) -> Pairs:
+    dialect, query, table = source
     layout = _layout(by_name, columns)
     label = by_name[layout.labels[0]]
     notices = layout.notices
@@ -89,6 +100,7 @@ def _find_pairs(
         if left_out:
             notices += (f"{left_out:,} of {total:,} rows with the label {columns.ignore_index} are left out",)
         table = f"(SELECT * FROM {table} WHERE {dialect.name(label.name)} <> {columns.ignore_index}) AS kept"
+        source = source._replace(table=table)
     divisor = 100 if columns.percent else 1
     scores = [_numbers(by_name[name]) for name in layout.values]
     if layout.kind == "confidence":
@@ -96,7 +108,7 @@ def _find_pairs(
             raise ValueError(NOT_TWO)
         right = agreement(dialect, layout.prediction, label.name) if layout.prediction else None
         right = right or correctness(dialect, label)
-        made = _pairs_of_confidence(dialect, table, scores[0], label.name, right, divisor)
+        made = _pairs_of_confidence(source, scores[0], label.name, right, divisor)
         return replace(made, notices=notices)
     classes = len(scores)
     name = columns.of(layout.kind)[0]
@@ -111,9 +123,9 @@ def _find_pairs(
     if not label.is_text:
         _numbers(label, also_boolean=True)
     column = scores[0].name if classes == 1 else None
-    labels = class_indices(dialect, query, table, label, names, count, column=column, positive=columns.positive)
-    values = ScoreColumns(scores, classes, name, layout.kind == "logits", divisor)
-    made = _pairs_of_scores(dialect, query, table, values, label.name, labels.expression, risk=risk and classes <= 2)
+    labels = _class_indices(source, label, names, count, column=column, positive=columns.positive)
+    values = ScoreColumns(scores, classes, name, label.name, layout.kind == "logits", divisor)
+    made = _pairs_of_scores(source, values, labels.expression, risk=risk and classes <= 2)
     assumed = name_of_values(layout, columns) if names is None else ""
     notices += labels.notices
     return replace(made, classes=count, names=labels.names, label=label.name, assumed=assumed, notices=notices)
@@ -128,7 +140,7 @@ def _layout(by_name: dict[str, Column], columns: Columns) -> Layout:
     in_memory = "need the samples in memory: choose --engine memory"
     if columns.weight is not None:
         raise ValueError(f"weights {in_memory}, or leave them out")
-    if columns.names_none() and "target" in by_name and {"resps", "filtered_resps"} & set(by_name):
+    if columns.names_none() and is_harness(list(by_name)):
         raise ValueError(f"logs of lm-evaluation-harness {in_memory}")
     layout = find_layout(list(by_name), columns)
     if len(layout.labels) > 1:
@@ -139,7 +151,7 @@ def _layout(by_name: dict[str, Column], columns: Columns) -> Layout:
     if not layout.labels:
         wanted = ", or ".join(" and ".join(columns.of(kind)) for kind in columns.kinds())
         raise ValueError(f"needs the columns {wanted}; it has {', '.join(by_name)}: name yours")
-    if by_name[layout.values[0]].type.startswith(("STRUCT", "MAP", "JSON")):
+    if by_name[layout.values[0]].is_dictionary:
         raise ValueError(f"dictionaries of options {in_memory}")
     return layout
 
@@ -150,10 +162,9 @@ def _numbers(column: Column, *, also_boolean: bool = False) -> Column:
     return column
 
 
-def _pairs_of_confidence(
-    dialect: Dialect, table: str, confidence: Column, label: str, right: str, divisor: int
-) -> Pairs:
+def _pairs_of_confidence(source: Source, confidence: Column, label: str, right: str, divisor: int) -> Pairs:
     """Pairs that the source already holds."""
+    dialect, _, table = source
     kind = confidence.number or "DOUBLE"
     text = (
         f"pairs AS (SELECT CAST({dialect.name(confidence.name)}{f' / {divisor}' * (divisor > 1)} AS {kind}) AS z, "
@@ -167,22 +178,11 @@ def _pairs_of_confidence(
     return Pairs(text, kind, checks)
 
 
-def _pairs_of_scores(
-    dialect: Dialect, query: Query, table: str, scores: ScoreColumns, label: str, target: str, *, risk: bool
-) -> Pairs:
-    """Pairs of the predicted class, or of class 1 of two, from probabilities or logits.
-
-    Args:
-        dialect: SQL dialect of the engine.
-        query: Runs a statement.
-        table: Table to select from.
-        scores: Columns of scores.
-        label: Name of the labels, for errors.
-        target: Expression of the labels.
-        risk: Whether the pairs are those of class 1.
-    """
-    columns, classes, name, logits, divisor = scores
-    kind = "FLOAT" if all(column.number == "FLOAT" for column in columns) else "DOUBLE"
+def _pairs_of_scores(source: Source, scores: ScoreColumns, target: str, *, risk: bool) -> Pairs:
+    """Pairs of the predicted class, or with ``risk`` of class 1 of two; ``target`` is the expression of the labels."""
+    dialect, query, table = source
+    columns, classes, name, label, logits, divisor = scores
+    kind = scores.type
     marks = f"{target} AS t"
     checks = [Check("s IS NULL", f"have no {name}: fill them in or leave those rows out")]
     share = f" / {divisor}" * (divisor > 1)
@@ -214,9 +214,9 @@ def _pairs_of_scores(
         )
         first = ()
     if logits:
-        confidence, predicted, more = _of_logits(dialect, kind, classes, name)
+        confidence, predicted, more = _of_logits(dialect, scores)
     else:
-        confidence, predicted, more = _of_probabilities(dialect, kind, classes, name, _tolerance(first, classes))
+        confidence, predicted, more = _of_probabilities(dialect, scores, _tolerance(first, classes))
     highest = max(classes, 2) - 1
     checks += [
         *more,
@@ -225,7 +225,7 @@ def _pairs_of_scores(
               "number the classes from 0, and leave out rows without a label"),
     ]  # fmt: skip
     if risk:
-        confidence, predicted = _of_class_1(dialect, kind, classes, logits=logits), "1"
+        confidence, predicted = _of_class_1(dialect, scores), "1"
     correct = f"CASE WHEN {predicted} = t THEN 1e0 ELSE 0e0 END"
     text = f"{sources}, pairs AS (SELECT *, {confidence} AS z, {correct} AS c FROM tops)"
     shares = "shares AS (SELECT s AS x, whole, t FROM tops)" if classes > 1 else ""
@@ -245,18 +245,18 @@ def _tolerance(first: Sequence[Sequence[Any]], classes: int) -> float:
     return explained_by_rounding(np.array(full, np.float64)) if full else TOLERANCE
 
 
-def _of_class_1(dialect: Dialect, kind: str, classes: int, *, logits: bool) -> str:
+def _of_class_1(dialect: Dialect, scores: ScoreColumns) -> str:
     """Probability of class 1 of two."""
-    if classes == 1:
+    kind, logits = scores.type, scores.logits
+    if scores.classes == 1:
         return f"CAST(1 / (1 + exp(-CAST(top AS DOUBLE))) AS {kind})" if logits else "top"
     first, second = (f"CAST({dialect.element.format('s', place)} AS DOUBLE)" for place in (1, 2))
     return f"CAST({f'1 / (1 + exp({first} - {second}))' if logits else f'{second} / whole'} AS {kind})"
 
 
-def _of_probabilities(
-    dialect: Dialect, kind: str, classes: int, name: str, tolerance: float
-) -> tuple[str, str, list[Check]]:
+def _of_probabilities(dialect: Dialect, scores: ScoreColumns, tolerance: float) -> tuple[str, str, list[Check]]:
     """Confidence, predicted class and checks of probabilities."""
+    name, kind = scores.name, scores.type
     checks = [
         Check("isnan(top)", f"have NaN among the {name}: leave those rows out"),
         Check(
@@ -265,7 +265,7 @@ def _of_probabilities(
             "percentages, or name the column logits if it holds logits",
         ),
     ]
-    if classes == 1:
+    if scores.classes == 1:
         return f"greatest(top, CAST(1 AS {kind}) - top)", "CASE WHEN top > 0.5 THEN 1 ELSE 0 END", checks
     # Half precision rounds each of C probabilities; a row of logits or counts is off by far more.
     checks.append(
@@ -275,14 +275,15 @@ def _of_probabilities(
     return f"CAST(CAST(top AS DOUBLE) / whole AS {kind})", f"{dialect.position.format('s', 'top')} - 1", checks
 
 
-def _of_logits(dialect: Dialect, kind: str, classes: int, name: str) -> tuple[str, str, list[Check]]:
+def _of_logits(dialect: Dialect, scores: ScoreColumns) -> tuple[str, str, list[Check]]:
     """Confidence, predicted class and checks of logits; the softmax is taken in double and rounded once."""
+    name, kind = scores.name, scores.type
     # Every engine sorts NaN above infinity.
     infinity = "CAST('Infinity' AS DOUBLE)"
     checks = [
         Check(f"top >= {infinity} OR bottom <= -{infinity}", f"have NaN or infinite {name}: leave those rows out")
     ]
-    if classes == 1:
+    if scores.classes == 1:
         confidence = "1 / (1 + exp(-abs(CAST(top AS DOUBLE))))"
         return f"CAST({confidence} AS {kind})", "CASE WHEN top > 0 THEN 1 ELSE 0 END", checks
     # Rows with the same logits in another order must tie: if sorted, their sums round equally. Rounding to FLOAT
@@ -292,10 +293,8 @@ def _of_logits(dialect: Dialect, kind: str, classes: int, name: str) -> tuple[st
     return f"CAST(1 / {total} AS {kind})", f"{dialect.position.format('s', 'top')} - 1", checks
 
 
-def class_indices(
-    dialect: Dialect,
-    query: Query,
-    table: str,
+def _class_indices(
+    source: Source,
     label: Column,
     names: tuple[str, ...] | None,
     count: int,
@@ -306,18 +305,14 @@ def class_indices(
     """Class indices of labels: numbers, or names in the order given or in that of the alphabet, as in memory.
 
     Args:
-        dialect: SQL dialect of the engine.
-        query: Runs a statement.
-        table: Table to select from.
+        source: Where they are.
         label: Column of the labels.
         names: Names of the classes, if known.
         count: Number of classes.
         column: Column of the values of one class of two, if there is one.
         positive: Class that it is for, if given.
-
-    Raises:
-        ValueError: If the order of the classes is unknown.
     """
+    dialect, query, table = source
     expression = f"trim({dialect.name(label.name)})" if label.is_text else marks(dialect, label)
     if positive is not None:
         distinct = f"SELECT DISTINCT {expression} AS t FROM {table} WHERE {expression} IS NOT NULL LIMIT {MOST_LISTED}"
@@ -327,7 +322,7 @@ def class_indices(
             other, one = (float(name == "True") if label.is_boolean else float(name) for name in names)
             return Labels(f"CASE {expression} WHEN {other!r} THEN 0e0 WHEN {one!r} THEN 1e0 END", names)
     if label.is_text:
-        return _of_text(dialect, query, table, label, names, count, column)
+        return _of_text(source, label, names, count, column)
     if names is not None and all(name.isdecimal() for name in names):
         listed = dialect.make_list.format(", ".join(f"{name}e0" for name in names))
         return Labels(f"CAST({dialect.position.format(listed, expression)} - 1 AS DOUBLE)", names)
@@ -338,21 +333,14 @@ def class_indices(
     return Labels(expression, names)
 
 
-def _of_text(
-    dialect: Dialect,
-    query: Query,
-    table: str,
-    label: Column,
-    names: tuple[str, ...] | None,
-    count: int,
-    column: str | None,
-) -> Labels:
+def _of_text(source: Source, label: Column, names: tuple[str, ...] | None, count: int, column: str | None) -> Labels:
+    dialect, query, table = source
     cell = f"trim({dialect.name(label.name)})"
     notices: tuple[str, ...] = ()
     if names is None:
         distinct = f"SELECT DISTINCT {cell} FROM {table} WHERE {cell} IS NOT NULL LIMIT {count + 1}"
         found = sorted(str(each) for (each,) in query(distinct))
-        if found and all(_is_whole(each) for each in found):
+        if found and all(map(is_whole, found)):
             return Labels(f"CAST({cell} AS DOUBLE)")
         if len(found) != count:
             raise ValueError(
@@ -364,10 +352,6 @@ def _of_text(
     listed = dialect.make_list.format(", ".join(map(text, names)))
     # A label that is no class has place 0 in Spark and none in DuckDB: both fail the check of the target.
     return Labels(f"CAST({dialect.position.format(listed, cell)} - 1 AS DOUBLE)", names, notices)
-
-
-def _is_whole(cell: str) -> bool:
-    return cell.removeprefix("-").removesuffix(".0").isdecimal()
 
 
 def correctness(dialect: Dialect, column: Column) -> str:

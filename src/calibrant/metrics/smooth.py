@@ -24,11 +24,6 @@ def smooth_ece(confidence: Confidence = None, correct: Correct = None, **given: 
     between two cosine transforms of the residuals on a grid of 4,096 cells. The width is at least 0.001: where the two
     would be equal below it, the value is that of this width.
 
-    Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
-        correct: 1 or True where the prediction is right, same shape.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
-
     References:
         Błasiok, Nakkiran, "Smooth ECE: Principled Reliability Diagrams via Kernel Smoothing", ICLR 2024.
 
@@ -66,11 +61,6 @@ def integrated_calibration_index(
 
     Like ECE it is above 0 for a calibrated model by chance; ``calibration_test(metric="integrated_calibration_index")``
     says by how much.
-
-    Args:
-        confidence: Probability of the event, or confidence in the prediction, ``(N,)``.
-        correct: 1 or True where it came true, ``(N,)``.
-        **given: ``logits=`` or ``probabilities=`` with ``target=``: the top label is judged.
 
     References:
         Austin, Steyerberg, "The Integrated Calibration Index (ICI) and related metrics for quantifying the calibration

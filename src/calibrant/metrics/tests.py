@@ -1,12 +1,12 @@
-r"""Tests of calibration: by consistency resampling, of all views with Holm's correction, and with a closed-form law.
+"""Tests of calibration against draws from the null distribution, of one view or of all with Holm's correction.
 
-Cumulative residuals of a calibrated model, divided by their standard deviation, are a random walk that tends to
-Brownian motion B on [0, 1]. The laws of its largest distance from 0 and of its range each have two series, one that
-converges quickly for small values and one for large ones.
+Under the null hypothesis a sample is right with the probability that its confidence states. Draws for metrics of the
+pairs are residuals of the ties, made in blocks of rows; draws for any other metric are predictions. The size of the
+blocks does not change the draws. A sample of weight 2 is drawn as two; 0.3 is drawn with this probability.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Unpack
 
@@ -15,19 +15,27 @@ import numpy as np
 from calibrant import inputs
 from calibrant.frames import Array
 from calibrant.metrics.binned import ConventionName
+from calibrant.metrics.closed_form import HypothesisTest, closed_form_test, p_value
 from calibrant.metrics.cumulative import esd_rows
-from calibrant.metrics.predictions import Confidence, Correct, Given, Predictions, View, predictions, views
-from calibrant.metrics.registry import Chosen, Metric, label, number
-from calibrant.metrics.resampling import (
-    Progress,
-    asked_metric,
-    consistent_residuals,
-    draw_null,
-    observed_residuals,
-    single,
+from calibrant.metrics.predictions import (
+    ROWS,
+    Confidence,
+    Correct,
+    Given,
+    Predictions,
+    View,
+    predictions,
+    views,
 )
+from calibrant.metrics.registry import Chosen, Metric, find_metric, label, number
 from calibrant.metrics.ties import Ties
 
+# Called with the number of draws done, and the total number.
+Progress = Callable[[int, int], None]
+# Numbers in memory at a time: a few matrices of this size fit in a core's cache.
+CELLS = 1 << 15
+# Names of the streams of random numbers that belong to one seed.
+NULL, BOOTSTRAP = 0, 1
 # Draws that equal the data up to rounding are as extreme as the data.
 ROUNDING = 1e-12
 # Draws per view of a family: with fewer than 20, no view could be rejected after the correction.
@@ -37,34 +45,10 @@ ENOUGH = 20
 # Beyond doubt: Kuiper's p-value, with enough expected events that its law holds roughly so far out.
 BEYOND_DOUBT, EVENTS = 1e-9, 10.0
 LEAST_DRAWS = 100
-# Terms of either series beyond which nothing changes in float64, on its own side of CROSSING.
-TERMS = 12
-CROSSING = 2.0
-
-
-def p_value(value: float) -> str:
-    """Format a p-value.
-
-    Example:
-        >>> p_value(0.000999), p_value(0.0123), p_value(0.4128)
-        ('p < 0.001', 'p = 0.012', 'p = 0.413')
-    """
-    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
-
-
-class Tested:
-    """A test of the hypothesis of calibration."""
-
-    p_value: float
-
-    def rejected(self, level: float = 0.05) -> bool:
-        """Whether the hypothesis of calibration is rejected at this level."""
-        inputs.check_range("level", level, low=0, high=1, open_low=True, open_high=True)
-        return self.p_value <= level
 
 
 @dataclass(frozen=True)
-class CalibrationTest(Tested):
+class CalibrationTest(HypothesisTest):
     """Test of the hypothesis that the model is calibrated.
 
     Attributes:
@@ -195,8 +179,8 @@ def judge(
 
     - once 20 draws are as bad as the data: the p-value is 20 over the number of draws (Besag and Clifford), which is
       valid;
-    - after 100 draws if :func:`kuiper_test` finds a p-value below 1e-9 with ten expected events or more, which is then
-      used.
+    - after 100 draws if Kuiper's :func:`closed_form_test` has a p-value below 1e-9 with ten expected events or more;
+      it is then used.
 
     Args:
         given: Checked predictions, of 3 samples or more.
@@ -268,12 +252,12 @@ def sequential_test(pairs: Predictions, draws: int, seed: int) -> CalibrationTes
     value = esd_rows(ties)
     observed = float(value(observed_residuals(ties))[0])
     events = float((ties.samples * ties.confidence * (1 - ties.confidence)).sum())
-    analytic = kuiper_test(pairs).p_value if events >= EVENTS else 1.0
-    if analytic < BEYOND_DOUBT:
+    kuiper = closed_form_test(pairs).p_value if events >= EVENTS else 1.0
+    if kuiper < BEYOND_DOUBT:
         draws = min(draws, LEAST_DRAWS)
     drawn: list[Array] = []
     worse = made = 0
-    for block in consistent_residuals(ties, draws, seed):
+    for block in null_residuals(ties, draws, seed):
         null = value(block)
         slack = ROUNDING * max(abs(observed), float(np.abs(null).max()))
         as_bad = np.flatnonzero(null >= observed - slack)
@@ -286,161 +270,123 @@ def sequential_test(pairs: Predictions, draws: int, seed: int) -> CalibrationTes
     null = np.concatenate(drawn)[:made]
     p_value = ENOUGH / made if worse >= ENOUGH else (1 + worse) / (1 + made)
     test = CalibrationTest("esd", observed, p_value, made, float(null.mean()), float(np.quantile(null, 0.95)))
-    return replace(test, p_value=analytic) if analytic < BEYOND_DOUBT and worse == 0 else test
+    return replace(test, p_value=kuiper) if kuiper < BEYOND_DOUBT and worse == 0 else test
 
 
-@dataclass(frozen=True)
-class AnalyticTest(Tested):
-    """Test of the hypothesis that the probabilities are calibrated, by the law of its statistic for many samples.
+def asked_metric(metric: Chosen, draws: int, seed: int, bins: int | None, convention: ConventionName) -> Metric:
+    """The metric of a test or an interval, after a check of its draws and seed."""
+    inputs.check_count("draws", draws)
+    inputs.check_count("seed", seed, low=0)
+    return find_metric(metric, bins, convention)
 
-    Attributes:
-        name: Name of the test.
-        statistic: Its statistic, in standard deviations.
-        p_value: Probability that calibrated probabilities give a statistic at least as large.
+
+def single(data: Predictions) -> Predictions:
+    """The predictions, unless they have several labels: those of one sample depend on each other."""
+    if data.task == "multi-label" and data.classes != 1:
+        raise ValueError(
+            f"inference treats pairs as independent, and the {data.classes} labels of a sample are not: take the "
+            "labels one by one, predictions.of_class(k)"
+        )
+    return data
+
+
+def finite_value(data: Predictions, measure: Metric) -> float:
+    """The metric of the data; functions of the user's own may return anything."""
+    value = measure.value(data)
+    if not math.isfinite(value):
+        raise ValueError(f"{label(measure.key)} must be a finite number, got {value} for the data: correct the metric")
+    return value
+
+
+def block_sizes(draws: int, width: int) -> Iterator[int]:
+    """Numbers of draws to make at a time if each is a row of ``width`` numbers."""
+    rows = max(1, CELLS // max(width, 1))
+    for start in range(0, draws, rows):
+        yield min(rows, draws - start)
+
+
+def observed_residuals(ties: Ties) -> Array:
+    """The residuals of the data themselves, as one row."""
+    return (ties.right - ties.samples * ties.confidence)[np.newaxis]
+
+
+def null_residuals(ties: Ties, draws: int, seed: int) -> Iterator[Array]:
+    """Blocks of residuals of a calibrated model with these confidences: right with exactly that probability.
+
+    Uniform numbers have 53 bits, so a confidence of 0.99999 is wrong as often as it should be, and one of 1 never.
     """
-
-    name: str
-    statistic: float
-    p_value: float
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.statistic:z.2f}, {p_value(self.p_value)}"
-
-
-def spiegelhalter_test(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> AnalyticTest:
-    r"""Spiegelhalter's test: is the Brier score what the probabilities themselves promise?
-
-    .. math:: Z = \frac{\sum_i (c_i - z_i)(1 - 2 z_i)}{\sqrt{\sum_i (1 - 2 z_i)^2 z_i (1 - z_i)}}
-
-    is nearly standard normal for calibrated probabilities. Above 0 they are too extreme, below 0 too moderate. It does
-    not see an error that is the same on both sides of one half, and nothing at one half itself.
-
-    Args:
-        confidence: Probability of the event, or confidence in the prediction, ``(N,)``.
-        correct: 1 or True where it came true, ``(N,)``.
-        **given: ``logits=`` or ``probabilities=`` with ``target=``: the top label is tested.
-
-    References:
-        Spiegelhalter, "Probabilistic prediction in patient management and clinical trials", Statistics in Medicine
-        1986.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> print(metrics.spiegelhalter_test([0.9, 0.8, 0.7, 0.9, 0.8, 0.9], [0, 1, 0, 1, 0, 0]))
-        Spiegelhalter's z 3.53, p < 0.001
-    """
-    data = predictions(confidence, correct, name="Spiegelhalter's test", **given)
-    z, samples, right = data.ties
-    slope = 1 - 2 * z
-    total = float(((right - samples * z) * slope).sum())
-    spread = math.sqrt(float((samples * slope**2 * z * (1 - z)).sum()))
-    value = _in_deviations(total, spread)
-    return AnalyticTest("Spiegelhalter's z", value, 2 * upper_tail(abs(value)))
+    alone, together, fractions = np.random.default_rng((seed, NULL)).spawn(3)
+    z, samples, _ = ties
+    whole = np.floor(samples)
+    if (whole < samples).any():
+        for rows in block_sizes(draws, len(z)):
+            counts = whole + (fractions.random((rows, len(z))) < samples - whole)
+            yield together.binomial(counts.astype(np.int64), z) - counts * z
+        return
+    tied = np.flatnonzero(samples > 1)
+    sizes, chances, expected = samples[tied].astype(np.int64), z[tied], samples * z
+    for rows in block_sizes(draws, len(z)):
+        uniform = alone.random((rows, len(z)))
+        residual = np.subtract(uniform < z, expected, out=uniform)
+        if len(tied):
+            residual[:, tied] = together.binomial(sizes, chances, (rows, len(tied))) - expected[tied]
+        yield residual
 
 
-def ks_test(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> AnalyticTest:
-    r"""Kolmogorov-Smirnov test: the largest cumulative residual, in standard deviations of their sum.
-
-    .. math:: D = \max_t \Big| \sum_{i:\, z_i \le t} (c_i - z_i) \Big| \Big/ \sqrt{\sum_i z_i (1 - z_i)}
-
-    It is the KS error, scaled so that for calibrated probabilities it has the law of the largest distance of Brownian
-    motion from 0. With few expected events, or few distinct probabilities, that law makes the test reject less often
-    than it should; :func:`calibration_test` with ``metric="ks_error"`` is exact there.
-
-    Args:
-        confidence: Probability of the event, or confidence in the prediction, ``(N,)``.
-        correct: 1 or True where it came true, ``(N,)``.
-        **given: ``logits=`` or ``probabilities=`` with ``target=``: the top label is tested.
-
-    References:
-        Arrieta-Ibarra, Gujral, Tannen, Tygert, Xu, "Metrics of calibration for probabilistic predictions", JMLR 2022.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> print(metrics.ks_test([0.9, 0.8, 0.7, 0.9, 0.8, 0.9], [0, 1, 0, 1, 0, 0]))
-        Kolmogorov-Smirnov 3.35, p = 0.002
-    """
-    data = predictions(confidence, correct, name="the Kolmogorov-Smirnov test", **given)
-    path, spread = _path(data.ties)
-    value = _in_deviations(float(np.abs(path).max()), spread)
-    return AnalyticTest("Kolmogorov-Smirnov", value, exceeds_distance(value))
+def null_predictions(given: Predictions, draws: int, seed: int, *, of_classes: bool) -> Iterator[Predictions]:
+    """The same as predictions, one at a time, for any metric; with ``of_classes``, of all classes if they are known."""
+    generator = np.random.default_rng((seed, NULL))
+    given = given if of_classes and given.probabilities is not None else given.pairs
+    for _ in range(draws):
+        yield _drawn(_unweighted(given, generator), generator)
 
 
-def kuiper_test(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> AnalyticTest:
-    r"""Kuiper's test: the largest sum of residuals over any range of probabilities, in standard deviations.
-
-    .. math:: \max_{s < t} \Big| \sum_{i:\, s < z_i \le t} (c_i - z_i) \Big| \Big/ \sqrt{\sum_i z_i (1 - z_i)}
-
-    For calibrated probabilities it has the law of the range of Brownian motion. It sees errors that change their sign
-    better than :func:`ks_test`; the caveat there holds here too.
-
-    Args:
-        confidence: Probability of the event, or confidence in the prediction, ``(N,)``.
-        correct: 1 or True where it came true, ``(N,)``.
-        **given: ``logits=`` or ``probabilities=`` with ``target=``: the top label is tested.
-
-    References:
-        Kuiper, "Tests concerning random points on a circle", 1960; Arrieta-Ibarra, Gujral, Tannen, Tygert, Xu,
-        "Metrics of calibration for probabilistic predictions", JMLR 2022; Feller, "The asymptotic distribution of the
-        range of sums of independent random variables", Annals of Mathematical Statistics 1951.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> print(metrics.kuiper_test([0.9, 0.8, 0.7, 0.9, 0.8, 0.9], [0, 1, 0, 1, 0, 0]))
-        Kuiper 3.35, p = 0.003
-    """
-    data = predictions(confidence, correct, name="Kuiper's test", **given)
-    path, spread = _path(data.ties)
-    value = _in_deviations(float(np.ptp(path)), spread)
-    return AnalyticTest("Kuiper", value, exceeds_range(value))
+def _unweighted(given: Predictions, generator: np.random.Generator) -> Predictions:
+    """Samples as often as their weights say; of a fraction, by chance."""
+    weight = given.sample_weight
+    if weight is None:
+        return given
+    whole = np.floor(weight)
+    if (whole < weight).any():
+        whole += generator.random(len(weight)) < weight - whole
+    return given.repeated(whole)
 
 
-def _path(ties: Ties) -> tuple[Array, float]:
-    """Cumulative residuals, from 0, and their standard deviation at the end."""
-    z, samples, right = ties
-    path = np.append(0.0, (right - samples * z).cumsum())
-    return path, math.sqrt(float((samples * z * (1 - z)).sum()))
+def _drawn(given: Predictions, generator: np.random.Generator) -> Predictions:
+    if given.probabilities is None or given.target is None:
+        return Predictions(given.confidence, generator.random(len(given)) < given.confidence)
+    if given.task == "multi-label":  # of a single label, see `single`
+        correct = generator.random(len(given)) < given.confidence
+        return replace(given, correct=correct, target=correct.astype(np.intp)[:, np.newaxis])
+    shares = given.probabilities.cumsum(1, dtype=np.float64)
+    shares /= shares[:, -1:]
+    uniform = generator.random((len(given), 1))
+    blocks = (slice(start, start + ROWS) for start in range(0, len(given), ROWS))
+    target = np.concatenate([(shares[block] <= uniform[block]).sum(1) for block in blocks])
+    scores = given.probabilities if given.logits is None else given.logits
+    return replace(given, correct=scores.argmax(1) == target, target=target)
 
 
-def _in_deviations(total: float, spread: float) -> float:
-    """A sum in its standard deviations; infinite if probabilities of 0 and 1 alone are wrong."""
-    if spread > 0:
-        return total / spread
-    return math.copysign(math.inf, total) if total else 0.0
+def draw_null(data: Predictions, measure: Metric, draws: int, seed: int) -> tuple[float, Array]:
+    """The metric of the data, and of draws from a calibrated model with the same confidences."""
+    observed = finite_value(data, measure)
+    if measure.rows is not None:
+        value = measure.rows(data)
+        # By the same sums as the draws: a draw that equals the data must tie with it.
+        observed = float(value(observed_residuals(data.ties))[0])
+        null = np.concatenate([value(block) for block in null_residuals(data.ties, draws, seed)])
+    else:
+        drawn = null_predictions(data, draws, seed, of_classes=measure.of_classes)
+        null = np.array([measure.value(each) for each in drawn])
+    return observed, check_draws(null, measure)
 
 
-def upper_tail(x: float) -> float:
-    """Probability that a standard normal variable exceeds ``x``."""
-    return math.erfc(x / math.sqrt(2)) / 2
-
-
-def exceeds_distance(x: float) -> float:
-    r""":math:`P(\max |B| \ge x)`.
-
-    Example:
-        >>> round(exceeds_distance(2.2414), 4)
-        0.05
-    """
-    if x <= 0:
-        return 1.0
-    if x > CROSSING:
-        return 4 * sum((-1.0) ** k * upper_tail((2 * k + 1) * x) for k in range(TERMS))
-    odd = range(1, 2 * TERMS, 2)
-    below = sum((-1.0) ** (k // 2) / k * math.exp(-((k * math.pi / x) ** 2) / 8) for k in odd)
-    return max(0.0, 1 - 4 / math.pi * below)
-
-
-def exceeds_range(x: float) -> float:
-    r""":math:`P(\max B - \min B \ge x)`, both over times from 0, where B is 0 (Feller 1951).
-
-    Example:
-        >>> round(exceeds_range(2.497), 3)
-        0.05
-    """
-    if x <= 0:
-        return 1.0
-    if x > CROSSING:
-        return 8 * sum((-1.0) ** (k - 1) * k * upper_tail(k * x) for k in range(1, TERMS))
-    halves = [(k - 0.5) * math.pi for k in range(1, TERMS)]
-    below = sum((8 / x**2 + 2 / h**2) * math.exp(-2 * (h / x) ** 2) for h in halves)
-    return max(0.0, 1 - below)
+def check_draws(drawn: Array, measure: Metric) -> Array:
+    """The metric of the draws; functions of the user's own may return anything."""
+    if not np.isfinite(drawn).all():
+        bad = int((~np.isfinite(drawn)).sum())
+        raise ValueError(
+            f"{label(measure.key)} must be a finite number for every draw, got {bad:,} of {len(drawn):,} that are not: "
+            "use more samples or fewer bins, or correct the metric"
+        )
+    return drawn

@@ -101,7 +101,7 @@ def pack(confidence: Array, correct: Marks) -> Keys:
 
     Example:
         >>> keys = np.sort(pack(np.float32([0.75, 0.5, 0.75]), np.array([1, 1, 0])))
-        >>> [group.tolist() for group in tie_groups(keys)]
+        >>> [column.tolist() for column in next(key_blocks(keys))]
         [[0.5, 0.75], [1.0, 2.0], [1.0, 1.0]]
     """
     kind = np.uint32 if confidence.dtype == np.float32 else np.uint64

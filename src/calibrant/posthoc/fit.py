@@ -430,8 +430,7 @@ def logits_from_probabilities(probabilities: Any) -> Any:
         raise ValueError(f"probabilities must have shape (N, C), or (N,) or (N, 1) if binary, got {checked.shape}")
     binary = checked.ndim == 1 or checked.shape[1] == 1
     if binary:
-        if text := inputs.doubt("probabilities", checked.ravel()):
-            inputs.warn(text)
+        inputs.warn_if_mistaken("probabilities", checked.ravel())
     elif len(checked):
         inputs.distributions(checked)
     values: Any = checked

@@ -1,35 +1,43 @@
 """Audit of one model: its scores, tests of everything it states, and the effect of recalibration."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
 
 from calibrant import metrics
-from calibrant.metrics.binned import ConventionName
+from calibrant.files import naming, notices_of_start
+from calibrant.files.layout import Columns
+from calibrant.metrics.binned import CONVENTIONS, ConventionName
 from calibrant.metrics.change import Change, TimeCalibration
+from calibrant.metrics.closed_form import CalibrationLine, ClosedFormTest
 from calibrant.metrics.decomposition import Decomposition
 from calibrant.metrics.evaluate import Score, Scores, html_table
 from calibrant.metrics.groups import GroupCalibration
 from calibrant.metrics.intervals import Equivalence, Interval
-from calibrant.metrics.line import CalibrationLine
-from calibrant.metrics.predictions import Predictions, Task, View, views
-from calibrant.metrics.tests import AnalyticTest, CalibrationTest, Judgement
-from calibrant.report.repair import FEWEST, Recalibrated, recalibrated
+from calibrant.metrics.predictions import MOST, Predictions, Task, View
+from calibrant.metrics.proper import brier_losses, log_losses
+from calibrant.metrics.registry import metrics_table
+from calibrant.metrics.tests import CalibrationTest, Judgement
+from calibrant.report.repair import Repair, recalibrated, test_of_view
 from calibrant.report.statistics import (
+    OF_TOP_LABEL,
     AverageError,
     average_error,
-    brier_losses,
-    log_losses,
-    loss_share,
     mean_interval,
+    score_of_risk,
+    scores_of,
 )
 from calibrant.report.verdict import verdict
 
-Progress = Callable[[float], None]
-# Scores of the top label, even where the risk of class 1 is judged.
-OF_TOP_LABEL = ("accuracy", "mean_confidence", "aurc")
 # Samples times draws of the interval of ECE: beyond, fewer draws are made, but no fewer than 200.
 MOST_DRAWN, FEWEST_DRAWS = 2 * 10**7, 200
+ABOUT_CELLS = (
+    "scores and intervals of gaps are exact, and tests are those of 65,536 cells of confidence; recalibration, groups "
+    "and figures need the samples in memory"
+)
+# Task of a table, by what was judged.
+TASKS: dict[str, Task] = {"risk": "binary", "top label": "multi-class", "confidence": "confidence"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,14 +57,14 @@ class Finding(Judgement):
 
     average: AverageError
     equivalence: Equivalence
-    analytic: tuple[AnalyticTest, ...]
+    analytic: tuple[ClosedFormTest, ...]
     line: CalibrationLine | None
     ici: float
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, ready for JSON."""
         equal, factor = self.equivalence, self.average.factor
-        return _judged(self) | {
+        return test_of_view(self) | {
             "test": asdict(self.test),
             "gap": asdict(self.average.gap),
             "factor": None if factor is None else factor._asdict(),
@@ -68,48 +76,13 @@ class Finding(Judgement):
 
 
 @dataclass(frozen=True, eq=False)
-class Repair(Recalibrated):
-    """Effect of recalibration, measured on samples it was not fitted on.
-
-    Attributes:
-        method: Name of the method in ``posthoc.METHODS``.
-        description: The method with its parameters, fitted on all samples.
-        calibrator: The calibrator fitted on all samples, the one to use.
-        predictions: Every sample recalibrated by a fit on the other half of the samples.
-        tried: Log loss of each method that was tried, on the halves it was not fitted on.
-        scores: Scores of the recalibrated predictions.
-        judgements: Test of each view of them.
-    """
-
-    scores: Scores
-    judgements: tuple[Judgement, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, ready for JSON."""
-        return {
-            "method": self.method,
-            "description": self.description,
-            "temperature": getattr(self.calibrator, "temperature_", None) if self.method == "temperature" else None,
-            "weights": getattr(self.calibrator, "weights_", None) if self.method == "auto" else None,
-            "notices": list(self.calibrator.notices_),
-            "cross_fitted_log_loss": self.tried,
-            **self.scores.to_dict(),
-            "views": [_judged(found) for found in self.judgements],
-        }
-
-    def _repr_html_(self) -> str:
-        rows = [(f"log loss of {name}, cross-fitted", f"{loss:.4f}") for name, loss in self.tried.items()]
-        return html_table(f"Recalibration by {self.description}", (), rows) + self.scores._repr_html_()
-
-
-@dataclass(frozen=True, eq=False)
 class Audit:
     """All results of a report on one model.
 
     Attributes:
         name: Name of the model.
         task: ``"confidence"``, ``"binary"``, ``"multi-class"`` or ``"multi-label"``.
-        predictions: Audited predictions.
+        predictions: Audited predictions; of a table beyond memory, cells of confidence with weights.
         scores: All scores; of two classes, errors are those of the risk of class 1.
         intervals: 95 % intervals of gap, ECE, log loss (``"log_loss"``) and Brier score.
         findings: Everything about each view; the top label or the risk of class 1 first.
@@ -181,15 +154,6 @@ class Audit:
         return html_table(f"{self.name}: {verdict(self)}", header, rows, right=(1, 2))
 
 
-def _judged(found: Judgement) -> dict[str, Any]:
-    return {
-        "kind": found.view.kind,
-        "name": found.view.name,
-        "rejected_at_5_percent": found.rejected,
-        "p_value": found.p_value,
-    }
-
-
 def audit(
     name: str,
     predictions: Predictions,
@@ -200,7 +164,7 @@ def audit(
     seed: int = 0,
     margin: float = 0.02,
     repair: bool = True,
-    progress: Progress | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> Audit:
     """Score one model, test whether what it states is calibrated, and try to repair it.
 
@@ -227,27 +191,25 @@ def audit(
         >>> found.repair.description, bool(found.repair.scores.ece < found.scores.ece)
         ('temperature 1.91', True)
     """
-    judgements = metrics.judge(predictions, draws=draws, seed=seed, progress=_part(progress, 0.0, 0.4))
+    done = progress or (lambda _: None)
+    judgements = metrics.judge(
+        predictions, draws=draws, seed=seed, progress=lambda part, total: done(0.4 * part / total)
+    )
     scores = scores_of(predictions, bins, convention)
     findings = tuple(_finding(judgement, margin) for judgement in judgements)
     intervals = _intervals(predictions, findings[0].view, bins, convention, draws, seed)
-    if progress is not None:
-        progress(0.5)
+    done(0.5)
     repaired, problem = None, ""
-    if repair and predictions.samples < FEWEST:
-        problem = f"{predictions.samples} samples are too few to check it on halves"
-    elif repair:
+    if repair:
         try:
-            found = recalibrated(predictions, seed)
+            repaired = recalibrated(
+                predictions, bins=bins, convention=convention, draws=draws, seed=seed,
+                progress=lambda part, total: done(0.6 + 0.4 * part / total),
+            )  # fmt: skip
         except ValueError as error:
             problem = str(error)
-        else:
-            after, share = found.predictions, _part(progress, 0.6, 0.4)
-            judged = metrics.judge(after, draws=draws, seed=seed, progress=share, early=True)
-            repaired = Repair(**vars(found), scores=scores_of(after, bins, convention), judgements=judged)
     parts = {score: metrics.decomposition(predictions, score=score) for score in ("log_loss", "brier")}
-    if progress is not None:
-        progress(1.0)
+    done(1.0)
     return Audit(
         name, predictions.task, predictions, scores, intervals, findings, parts, repaired, problem, bins,
         convention, seed,
@@ -255,43 +217,25 @@ def audit(
 
 
 def _finding(judgement: Judgement, margin: float) -> Finding:
-    pairs = judgement.view.pairs
+    view, pairs = judgement.view, judgement.view.pairs
     try:
         line = metrics.calibration_line(pairs)
     except ValueError:
         line = None
     return Finding(
-        **vars(judgement),
-        average=average_error(judgement.view),
+        view,
+        judgement.test,
+        judgement.p_value,
+        average=average_error(view),
         equivalence=metrics.equivalence(pairs, margin=margin),
-        analytic=(metrics.spiegelhalter_test(pairs), metrics.ks_test(pairs), metrics.kuiper_test(pairs)),
+        analytic=(
+            metrics.closed_form_test(pairs, statistic="spiegelhalter"),
+            metrics.closed_form_test(pairs, statistic="kolmogorov-smirnov"),
+            metrics.closed_form_test(pairs, statistic="kuiper"),
+        ),
         line=line,
         ici=metrics.integrated_calibration_index(pairs),
     )
-
-
-def scores_of(given: Predictions, bins: int | None = None, convention: ConventionName = "paper") -> Scores:
-    """All scores; of two classes, those of pairs are scores of the probability of class 1."""
-    scores = metrics.evaluate(given, bins=bins, convention=convention)
-    if given.task != "binary":
-        return scores
-    (view,) = views(given)
-    risk = replace(given, confidence=view.pairs.confidence, correct=view.pairs.correct)
-    of_risk = metrics.evaluate(risk, bins=bins, convention=convention)
-
-    def entry(one: Score, other: Score) -> Score:
-        of_top_label = one.key in OF_TOP_LABEL or metrics.METRICS[one.key].of_classes
-        return one if of_top_label else score_of_risk(other, given.names)
-
-    return Scores(scores.samples, scores.classes, tuple(map(entry, scores, of_risk)))
-
-
-def score_of_risk(score: Score, names: tuple[str, ...] | None) -> Score:
-    """A score of pairs, named as one of the probability of the second of two classes."""
-    stated = f"P({names[1]})" if names else "P(y = 1)"
-    convention = score.convention.replace("accuracy", "share")
-    convention = f"mean {stated} - its share" if score.key == "gap" else f"{stated}; {convention}"
-    return replace(score, convention=convention, name=f"Brier, {stated}" if score.key == "brier_top" else "")
 
 
 def _intervals(
@@ -305,12 +249,74 @@ def _intervals(
                 view.pairs, metric=metric, draws=count, seed=seed, bins=bins, convention=convention
             )
     if given.probabilities is not None:
-        share = loss_share(given)
-        found["log_loss"] = mean_interval("log_loss", log_losses(given), share)
-        found["brier"] = mean_interval("brier", brier_losses(given), share)
+        found["log_loss"] = mean_interval("log_loss", given, log_losses(given))
+        found["brier"] = mean_interval("brier", given, brier_losses(given))
     return found
 
 
-def _part(progress: Progress | None, start: float, share: float) -> Callable[[int, int], None] | None:
-    """Progress of one of the parts as progress of the audit."""
-    return None if progress is None else lambda done, total: progress(start + share * done / total)
+def audit_table(
+    name: str,
+    path: Path,
+    columns: Columns,
+    *,
+    engine: Literal["duckdb", "spark"],
+    bins: int | None = None,
+    convention: ConventionName = "paper",
+    draws: int = 1000,
+    seed: int = 0,
+    margin: float = 0.02,
+    memory_limit: str = "1GB",
+    progress: Callable[[float], None] | None = None,
+) -> Audit:
+    """Audit a table that is not read into memory: exact scores by SQL, and tests from cells of confidence.
+
+    Bins must be right-closed. There are no losses and no recalibration, which need the samples; the other arguments
+    are those of :func:`audit`.
+
+    Args:
+        name: Name of the model.
+        path: File, folder or pattern.
+        columns: Names of the columns, and what they mean.
+        engine: What runs the SQL, see :mod:`calibrant.metrics.scale`.
+        bins: Number of bins of ECE.
+        convention: Convention of ECE.
+        draws: Number of data sets drawn to test calibration.
+        seed: Seed of these draws.
+        margin: Largest acceptable error.
+        memory_limit: Memory limit of DuckDB.
+        progress: Called with the share of the work that is done.
+    """
+    from calibrant.metrics import scale
+
+    rule = CONVENTIONS[convention]
+    if (rule.closed, rule.last) != ("right", "closed"):
+        raise ValueError(
+            f"{engine} supports only right-closed bins: choose --convention paper or guo, or --engine memory"
+        )
+    count = bins or rule.bins
+    options: dict[str, Any] = {"columns": columns, "bins": count, "risk": True, "most_classes": MOST}
+    notices: tuple[str, ...] = ()
+    with naming(path):
+        if engine == "spark":
+            sums = scale.statistics_spark(path, **options)  # it reads places that this machine may not
+        else:
+            try:
+                sums = scale.statistics_duckdb(path, **options, memory_limit=memory_limit, progress=progress)
+            except MemoryError as error:  # it says what to do
+                raise ValueError(str(error)) from error
+            notices = notices_of_start(path, columns)
+        class_1 = sums.names[1] if sums.names else "1"
+        view = View(sums.judged, class_1 if sums.judged == "risk" else "", sums.pairs)
+        test = sums.calibration_test(draws=draws, seed=seed)
+        first, classes = Judgement(view, test, test.p_value), sums.judge_classes(draws=draws, seed=seed)
+        findings = tuple(_finding(judgement, margin) for judgement in (first, *classes))
+    measures = metrics_table(count, convention).items()
+    entries = [Score(key, getattr(sums, key), metric.convention) for key, metric in measures if hasattr(sums, key)]
+    if sums.judged == "risk":
+        # Accuracy and mean confidence are scores of the top label, here and in memory.
+        entries = [score_of_risk(one, sums.names) for one in entries if one.key not in OF_TOP_LABEL]
+    scores = Scores(sums.samples, sums.classes, tuple(entries))
+    return Audit(
+        name, TASKS[sums.judged], sums.pairs, scores, {"gap": findings[0].average.gap}, findings, {}, None, "", bins,
+        convention, seed, notices=(*sums.notices, *notices, ABOUT_CELLS),
+    )  # fmt: skip

@@ -20,7 +20,8 @@ from calibrant.metrics.change import TimeCalibration
 from calibrant.metrics.groups import GroupCalibration
 from calibrant.metrics.intervals import Interval
 from calibrant.metrics.predictions import Predictions
-from calibrant.report.statistics import ERRORS, MOST_ROWS, class_rows, observations, wilson_interval
+from calibrant.report.formats import shortened
+from calibrant.report.statistics import ERRORS, MOST_ROWS, class_rows, wilson_interval
 from calibrant.report.style import (
     ACCENT,
     GAP,
@@ -39,7 +40,7 @@ __all__ = ["classwise_plot", "cumulative_plot", "groups_plot", "reliability_diag
 # Largest number of points: more could not be distinguished.
 MOST_POINTS = 400
 # Longest name beside an axis; the table beside the figure has the whole name.
-LONGEST = 28
+LABEL_LETTERS = 28
 
 
 def __dir__() -> list[str]:
@@ -91,13 +92,13 @@ def reliability_diagram(
         Line2D([], [], color=MUTED, linewidth=1, linestyle=(0, (3, 2)), label="calibrated"),
     )
     if ax is not None:
-        _draw_bins(ax, table, observations(predictions))
+        _draw_bins(ax, table)
         ax.set(xlabel=stated, ylabel=came_true)
         ax.xaxis.set_major_formatter(percent_ticks())
         return legend_inside(ax, title, *handles)
     with canvas(4.9, title) as figure:
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(5, 1))
-        _draw_bins(top, table, observations(predictions))
+        _draw_bins(top, table)
         top.set(ylabel=came_true)
         left, width, samples = _boxes(table)
         bottom.bar(left, samples / predictions.total, width, align="edge", color=ACCENT, linewidth=0)
@@ -118,12 +119,11 @@ def _boxes(table: BinTable) -> tuple[Array, Array, Array]:
     return table.lower[held] + 0.06 * width, 0.88 * width, table.samples[held]
 
 
-def _draw_bins(axes: Axes, table: BinTable, observations: float) -> None:
+def _draw_bins(axes: Axes, table: BinTable) -> None:
     held = table.samples > 0
     left, width, samples = _boxes(table)
     confidence, accuracy = table.confidence[held] / samples, table.right[held] / samples
-    count = samples * observations
-    low, high = wilson_interval(accuracy * count, count)
+    low, high = wilson_interval(table.right[held], samples)
     axes.plot((0, 1), (0, 1), color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
     axes.bar(left, high - low, width, low, align="edge", color=ACCENT, alpha=0.18, linewidth=0)
     axes.vlines(confidence, accuracy, confidence, color=GAP, linewidth=3, alpha=0.75)
@@ -221,7 +221,7 @@ def cumulated(predictions: Predictions) -> tuple[Array, ...]:
     sums = (samples, right, samples * confidence, samples * confidence * (1 - confidence))
     share, accuracy, sure, variance = (np.concatenate(([0.0], values.cumsum() / total)) for values in sums)
     threshold = np.concatenate((confidence[:1], confidence))
-    chance = ERRORS * np.sqrt(np.maximum(variance, 0) / (total * observations(predictions)))
+    chance = ERRORS * np.sqrt(np.maximum(variance, 0) / total)
     keep = np.searchsorted(share, np.linspace(0, 1, MOST_POINTS))
     keep = np.unique(np.append(np.minimum(keep, len(share) - 1), np.abs(sure - accuracy).argmax()))
     share[-1] = 1.0
@@ -245,14 +245,11 @@ class Row(NamedTuple):
     wrong: bool
 
 
-def classwise_plot(
-    predictions: Predictions, *, most: int = MOST_ROWS, title: str | None = None, ax: Axes | None = None
-) -> Figure:
-    """Mean probability minus share of each class or label, with its 95 % interval, the largest gap on top.
+def classwise_plot(predictions: Predictions, *, title: str | None = None, ax: Axes | None = None) -> Figure:
+    """Mean probability minus share of classes or labels, with 95 % intervals: the 20 largest gaps, the largest on top.
 
     Args:
         predictions: Predictions from ``metrics.predictions``, with probabilities or logits.
-        most: Most classes shown: those with the largest gaps.
         title: Title of the figure; shown literally, without control characters.
         ax: Axes of your own to draw in.
 
@@ -265,19 +262,16 @@ def classwise_plot(
         >>> [label.get_text() for label in report.figures.classwise_plot(given).axes[0].get_yticklabels()]
         ['0', '1']
     """
-    rows = [Row(row.name, row.gap, not row.gap.low <= 0 <= row.gap.high) for row in class_rows(predictions, most=most)]
+    rows = [Row(row.name, row.gap, not row.gap.low <= 0 <= row.gap.high) for row in class_rows(predictions)]
     kind = "label" if predictions.task == "multi-label" else "class"
     return _plot(rows, kind, "interval excludes 0", "average gap within chance", title, ax)
 
 
-def groups_plot(
-    found: GroupCalibration, *, most: int = MOST_ROWS, title: str | None = None, ax: Axes | None = None
-) -> Figure:
-    """Gap of each group with its 95 % interval, in the order of the result: the worst on top.
+def groups_plot(found: GroupCalibration, *, title: str | None = None, ax: Axes | None = None) -> Figure:
+    """Gap of each group with its 95 % interval, in the order of the result: the 20 worst, the worst on top.
 
     Args:
         found: Result of :func:`calibrant.metrics.calibration_by_group`.
-        most: Most groups shown.
         title: Title of the figure; shown literally, without control characters.
         ax: Axes of your own to draw in.
 
@@ -292,7 +286,7 @@ def groups_plot(
         >>> [label.get_text() for label in report.figures.groups_plot(found).axes[0].get_yticklabels()]
         ['south', 'north']
     """
-    rows = [Row(group.name, group.gap, group.rejected) for group in found.groups[:most]]
+    rows = [Row(group.name, group.gap, group.rejected) for group in found.groups[:MOST_ROWS]]
     return _plot(rows, "group", "rejected", "not rejected", title, ax)
 
 
@@ -353,7 +347,7 @@ def _draw_rows(axes: Axes, rows: Sequence[Row], kind: str) -> None:
         axes.hlines(place, low, high, color=colour, linewidth=1.8)
         axes.plot(value, place, "o", color=colour, markersize=5.5, markeredgecolor=PAPER, markeredgewidth=0.8)
     axes.set(xlabel="stated minus observed, points", ylabel=kind, ylim=(len(rows) - 0.4, -0.6))
-    axes.set_yticks(range(len(rows)), [_short(row.name) for row in rows])
+    axes.set_yticks(range(len(rows)), [shortened(literal(row.name), LABEL_LETTERS) for row in rows])
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes.grid(visible=False, axis="y")
 
@@ -370,7 +364,9 @@ def _draw_windows(axes: Axes, found: TimeCalibration) -> None:
     if found.changed:
         axes.axvline(_place(found), color=GAP, linewidth=1.5, linestyle=(0, (4, 2)))
     axes.set(xlabel="start of the window", ylabel="stated minus observed, points", xlim=(-0.6, len(windows) - 0.4))
-    axes.set_xticks(place, [_short(window.start) for window in windows], rotation=30, ha="right")
+    axes.set_xticks(
+        place, [shortened(literal(window.start), LABEL_LETTERS) for window in windows], rotation=30, ha="right"
+    )
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.grid(visible=False, axis="x")
 
@@ -390,8 +386,3 @@ def _moment(text: str) -> tuple[float, str]:
         return float(text), ""
     except ValueError:
         return 0.0, text
-
-
-def _short(name: str) -> str:
-    text = literal(name)
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"

@@ -5,7 +5,7 @@ import re
 import unicodedata
 
 from calibrant.inputs import counted as counted
-from calibrant.metrics.tests import p_value
+from calibrant.metrics.closed_form import p_value
 
 MINUS = re.compile(r"(?<![\w.)-])-(?=\d)")
 UNBROKEN = re.compile(r"(?<=\bp) (?=[<=])|(?<=[<=]) (?=\d)|(?<=temperature) (?=\d)|(?<=\d) (?=points|samples)")
@@ -57,6 +57,16 @@ def clean(name: str) -> str:
         ('resnet [31m 50', 'unnamed')
     """
     return " ".join("".join(map(_visible, name)).split()) or "unnamed"
+
+
+def shortened(name: str, most: int) -> str:
+    """A name of at most so many characters, cut with an ellipsis.
+
+    Example:
+        >>> print(shortened("resnet-50", 7), shortened("resnet", 7))
+        resnet… resnet
+    """
+    return name if len(name) <= most else f"{name[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def as_sentence(text: object) -> str:

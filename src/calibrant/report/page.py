@@ -5,11 +5,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib import metadata, resources
-from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
@@ -17,33 +15,31 @@ from matplotlib.figure import Figure
 from calibrant.files import write_whole
 from calibrant.metrics import METRICS
 from calibrant.metrics.binned import CONVENTIONS
-from calibrant.metrics.compare import Comparison
+from calibrant.metrics.closed_form import p_value
 from calibrant.metrics.evaluate import Score
-from calibrant.metrics.intervals import Interval
+from calibrant.metrics.intervals import Comparison, Interval
 from calibrant.metrics.proper import came_true, mean_confidence
 from calibrant.metrics.registry import for_task
 from calibrant.metrics.registry import label as measure
 from calibrant.metrics.registry import number as measured
-from calibrant.metrics.tests import p_value
 from calibrant.report.audit import Audit
 from calibrant.report.figures import classwise_plot, cumulative_plot, groups_plot, reliability_diagram, time_plot
 from calibrant.report.formats import NO_BREAK, as_sentence, bare_p, clean, counted, percent, sentence
-from calibrant.report.statistics import MOST_ROWS, class_rows, floor_note
+from calibrant.report.statistics import LOSS_NAMES, MOST_ROWS, class_rows, floor_note
 from calibrant.report.style import inline_svg, same_axes
 from calibrant.report.verdict import caveat, verdict
 
-# Two names, and their comparison.
-Compared = tuple[str, str, Comparison]
+# Two names, and their comparison, or the reason why they are not compared.
+Compared = tuple[str, str, Comparison | str]
 # Scores of the table before and after recalibration.
 REPAIRED = ("gap", "ece", "equal_mass_ece", "smooth_ece", "ks_error", "esd", "classwise_ece", "log_loss", "brier")
-LOSSES = {"log_loss": "Log loss", "brier": "Brier score"}
-# Pairs of models that are named, and groups in a table; the rest are counted.
-MOST_NAMED, MOST_GROUPS = 10, 40
+# Groups in a table; the rest are counted.
+MOST_GROUPS = 40
 SIGNED_ZERO = re.compile(r"[+-]0\.0+( %)?")
 POWER = re.compile(r"(-?[\d.]+)e([+-]\d+)")
 
 
-class Made(NamedTuple):
+class Provenance(NamedTuple):
     """When, from what and how a page was made, for its foot.
 
     Attributes:
@@ -62,49 +58,44 @@ def write_report(
     audits: Sequence[Audit],
     comparisons: Sequence[Compared] = (),
     *,
-    title: str | None = None,
     opening: Sequence[str] = (),
-    made: Made | None = None,
+    made: Provenance | None = None,
 ) -> None:
     """Write audits as one self-contained HTML page: no script, nothing to load, the same bytes for the same audits.
 
     Args:
         path: Path of the page, which is written whole or not at all.
         audits: One audit for each model; several are shown side by side.
-        comparisons: ``(first name, second name, metrics.compare(first, second))`` for pairs of models.
-        title: Title of the page; by default the name of the model, or the number of models.
+        comparisons: ``(first name, second name, metrics.compare(first, second))`` for pairs of models, with a reason in
+            words in place of the comparison if there is none.
         opening: Sentences at the beginning of the page, one per paragraph.
         made: Date, command and files for the foot of the page.
 
     Example:
         >>> import tempfile
         >>> from calibrant import metrics, report
-        >>> given = metrics.predictions(np.full(1000, 0.9), np.arange(1000) % 5 < 4)
+        >>> given = metrics.predictions([0.9] * 1000, [1, 1, 1, 1, 0] * 200)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     report.write_report(f"{folder}/out.html", [report.audit("a & b", given)])
         ...     page = Path(f"{folder}/out.html").read_text()
         >>> "<h1>Calibration of <bdi>a &amp; b</bdi></h1>" in page, "Over-confident by 10.00" in page
         (True, True)
     """
-    write_whole(Path(path), render(audits, comparisons, title=title, opening=opening, made=made))
+    write_whole(Path(path), render(audits, comparisons, opening=opening, made=made))
 
 
 def render(
     audits: Sequence[Audit],
     comparisons: Sequence[Compared] = (),
     *,
-    title: str | None = None,
     opening: Sequence[str] = (),
-    made: Made | None = None,
+    made: Provenance | None = None,
 ) -> str:
     """Return the page of :func:`write_report`."""
     if not audits:
         raise ValueError("a report needs at least one audit, got none: pass report.audit(name, predictions)")
     audits = [replace(audit, name=clean(audit.name)) for audit in audits]
     comparisons = [(clean(first), clean(second), found) for first, second, found in comparisons]
-    text, heading = _title(audits, compared=bool(comparisons))
-    if title is not None:
-        text, heading = clean(title), isolated(clean(title))
     files = resources.files("calibrant.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     filters = (number, isolated, percent, points, ends, sentence, as_sentence, bare_p, counted)
@@ -112,29 +103,27 @@ def render(
     page = environment.from_string(files.joinpath("page.html.jinja").read_text(encoding="utf-8"))
     scores = [score for audit in audits for score in audit.scores]
     return page.render(
-        title=text,
-        heading=heading,
+        title=_title(audits, compared=bool(comparisons)),
         css=Markup(files.joinpath("page.css").read_text(encoding="utf-8")),  # noqa: S704 (our own file)
         opening=[clean(sentence) for sentence in opening],
         lead=_lead(audits),
         models=[_model(audit, figures) for audit, figures in zip(audits, _figures(audits), strict=True)],
-        comparisons=[_comparison(*compared) for compared in comparisons],
-        not_compared=not_compared(audits, [(first, second) for first, second, _ in comparisons]),
+        comparisons=[_comparison(a, b, found) for a, b, found in comparisons if not isinstance(found, str)],
+        not_compared=[(a, b, found) for a, b, found in comparisons if isinstance(found, str)],
         scores=_score_rows(audits),
         meanings={score.key: for_task(METRICS[score.key], score.task) for score in scores}.values(),
         footer=_footer(audits),
         made=made,
-        losses=LOSSES,
+        losses=LOSS_NAMES,
         most_groups=MOST_GROUPS,
     )
 
 
-def _title(audits: Sequence[Audit], *, compared: bool) -> tuple[str, Markup]:
-    """Title of the page, as text and as a heading."""
-    if len(audits) > 1:
-        words = f"{len(audits)} models compared" if compared else f"Calibration of {len(audits)} models"
-        return words, Markup("{}").format(words)
-    return f"Calibration of {audits[0].name}", Markup("Calibration of {}").format(isolated(audits[0].name))
+def _title(audits: Sequence[Audit], *, compared: bool) -> Markup:
+    if len(audits) == 1:
+        return Markup("Calibration of {}").format(isolated(audits[0].name))
+    words = f"{len(audits)} models compared" if compared else f"Calibration of {len(audits)} models"
+    return Markup("{}").format(words)
 
 
 def _lead(audits: Sequence[Audit]) -> Markup:
@@ -170,26 +159,6 @@ def _comparison(first: str, second: str, compared: Comparison) -> dict[str, str]
         "p": bare_p(compared.p_value),
         "better": {"a": isolated(first), "b": isolated(second), None: "the data cannot tell"}[compared.better],
     }
-
-
-def not_compared(audits: Sequence[Audit], pairs: Sequence[tuple[str, str]]) -> str:
-    """A sentence on the pairs that are not compared; empty if nobody asked for a comparison of these."""
-    left = [(a, b) for a, b in combinations(audits, 2) if not {(a.name, b.name), (b.name, a.name)} & set(pairs)]
-    others = [pair for pair in left if _other_samples(*pair)]
-    said = []
-    if others:
-        named = "; ".join(f"{a.name} and {b.name}" for a, b in others[:MOST_NAMED])
-        more = f"; and {len(others) - MOST_NAMED:,} more pairs" if len(others) > MOST_NAMED else ""
-        said.append(f"Not compared, as they do not have the same samples: {named}{more}.")
-    if pairs and len(left) > len(others):
-        said.append(f"{counted(len(left) - len(others), 'other pair')} were not compared.")
-    return " ".join(said)
-
-
-def _other_samples(a: Audit, b: Audit) -> bool:
-    one, other = a.predictions, b.predictions
-    known = one.target is not None and other.target is not None
-    return len(one) != len(other) or (known and not np.array_equal(np.asarray(one.target), np.asarray(other.target)))
 
 
 def _score_rows(audits: Sequence[Audit]) -> list[dict[str, Any]]:
@@ -229,7 +198,7 @@ def _model(audit: Audit, figures: dict[str, Markup]) -> dict[str, Any]:
         "facts": list(_facts(audit)),
         "tests": [] if audit.task == "multi-label" else list(_tests(audit)),
         "maps": "; ".join(
-            [*(f"{LOSSES[key]}: {part.recalibration}" for key, part in audit.parts.items()),
+            [*(f"{LOSS_NAMES[key]}: {part.recalibration}" for key, part in audit.parts.items()),
              *filter(None, [floor_note(audit.predictions)])]
         ),
         "columns": stated,

@@ -1,6 +1,7 @@
 """The effect of recalibration on samples it was not fitted on, with the method that does best."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,8 +9,12 @@ import numpy as np
 
 from calibrant.frames import Array
 from calibrant.inputs import IGNORED
-from calibrant.metrics import InputWarning
+from calibrant.metrics import InputWarning, judge
+from calibrant.metrics.binned import ConventionName
+from calibrant.metrics.evaluate import Scores
 from calibrant.metrics.predictions import Predictions, Task
+from calibrant.metrics.proper import log_losses
+from calibrant.metrics.tests import Judgement
 from calibrant.posthoc import (
     AutoCalibration,
     FitWarning,
@@ -17,10 +22,10 @@ from calibrant.posthoc import (
     TemperatureScaling,
     logits_from_probabilities,
 )
-from calibrant.report.statistics import log_losses, loss_share
+from calibrant.report.statistics import mean_and_error, scores_of
 
 # Fewest samples that are fitted on halves.
-FEWEST = 10
+MIN_SAMPLES = 10
 # Beyond so many numbers, or labels, the mixture of methods takes minutes, and a quicker method is tried in its place.
 MOST_NUMBERS, MOST_LABELS = 2**23, 20
 # Confidence above that of guessing that still says something.
@@ -28,8 +33,8 @@ LEAST_CONFIDENCE = 0.01
 
 
 @dataclass(frozen=True, eq=False)
-class Recalibrated:
-    """Predictions after recalibration.
+class Repair:
+    """Effect of recalibration, measured on samples it was not fitted on.
 
     Attributes:
         method: Name of the method in ``posthoc.METHODS``.
@@ -37,6 +42,8 @@ class Recalibrated:
         calibrator: The calibrator fitted on all samples, the one to use.
         predictions: Every sample recalibrated by a fit on the other half of the samples.
         tried: Log loss of each method that was tried, on the halves it was not fitted on.
+        scores: Scores of the recalibrated predictions.
+        judgements: Test of each view of them.
     """
 
     method: str
@@ -44,18 +51,53 @@ class Recalibrated:
     calibrator: Any
     predictions: Predictions
     tried: dict[str, float]
+    scores: Scores
+    judgements: tuple[Judgement, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values, ready for JSON."""
+        return {
+            "method": self.method,
+            "description": self.description,
+            "temperature": getattr(self.calibrator, "temperature_", None) if self.method == "temperature" else None,
+            "weights": getattr(self.calibrator, "weights_", None) if self.method == "auto" else None,
+            "notices": list(self.calibrator.notices_),
+            "cross_fitted_log_loss": self.tried,
+            **self.scores.to_dict(),
+            "views": [test_of_view(found) for found in self.judgements],
+        }
 
 
-def recalibrated(given: Predictions, seed: int) -> Recalibrated:
-    """Recalibrate with the method that has the lowest log loss on halves it was not fitted on.
+def test_of_view(found: Judgement) -> dict[str, Any]:
+    """What was judged and whether it is rejected, ready for JSON."""
+    return {
+        "kind": found.view.kind,
+        "name": found.view.name,
+        "rejected_at_5_percent": found.rejected,
+        "p_value": found.p_value,
+    }
+
+
+def recalibrated(
+    given: Predictions,
+    *,
+    bins: int | None,
+    convention: ConventionName,
+    draws: int,
+    seed: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> Repair:
+    """Recalibrate with the method that has the lowest log loss on halves it was not fitted on, and test the result.
 
     A temperature is tried, and a mixture of methods (``auto``). The temperature is preferred unless the mixture is
     better by more than one standard error. Raises ``ValueError`` if nothing can be fitted.
     """
-    weight, share = given.sample_weight, loss_share(given)
+    if given.samples < MIN_SAMPLES:
+        raise ValueError(f"{given.samples} samples are too few to check it on halves")
     order = np.random.default_rng(seed).permutation(given.samples)
     halves = order[: len(order) // 2], order[len(order) // 2 :]
-    found: dict[str, Predictions] = {}
+    weight = given.sample_weight
+    cross_fitted: dict[str, Predictions] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
         warnings.simplefilter("ignore", InputWarning)  # the notices of the predictions say it
@@ -67,12 +109,20 @@ def recalibrated(given: Predictions, seed: int) -> Recalibrated:
                 crossed.append(np.asarray(fitted.predict_proba(logits[apply])))
             both = np.empty((len(target), *crossed[0].shape[1:]), crossed[0].dtype)
             both[halves[1]], both[halves[0]] = crossed
-            found[name] = _with(given, both)
-        losses = {name: log_losses(one) for name, one in found.items()}
-        chosen = _best(losses, share)
+            cross_fitted[name] = _with(given, both)
+        losses = {name: log_losses(one) for name, one in cross_fitted.items()}
+        chosen = _best(given, losses)
         calibrator = _fit(chosen, given.task, logits, target, weight)
-    tried = {name: float(share @ loss) for name, loss in losses.items()}
-    return Recalibrated(chosen, _described(chosen, calibrator, found[chosen]), calibrator, found[chosen], tried)
+    after = cross_fitted[chosen]
+    return Repair(
+        chosen,
+        _described(chosen, calibrator, after),
+        calibrator,
+        after,
+        tried={name: mean_and_error(given, loss)[0] for name, loss in losses.items()},
+        scores=scores_of(after, bins, convention),
+        judgements=judge(after, draws=draws, seed=seed, progress=progress, early=True),
+    )
 
 
 def _candidates(given: Predictions) -> tuple[str, ...]:
@@ -112,12 +162,11 @@ def _with(given: Predictions, probabilities: Array) -> Predictions:
     return replace(given, confidence=probabilities.max(1), correct=correct, probabilities=probabilities, logits=None)
 
 
-def _best(losses: dict[str, Array], share: Array) -> str:
+def _best(given: Predictions, losses: dict[str, Array]) -> str:
     best = "temperature"
     for name, loss in losses.items():
-        gain = losses[best] - loss
-        mean = float(share @ gain)
-        if mean > float(np.sqrt(share**2 @ (gain - mean) ** 2)):
+        gain, error = mean_and_error(given, losses[best] - loss)
+        if gain > error:
             best = name
     return best
 

@@ -1,17 +1,23 @@
-"""Statistics that an audit needs besides the metrics: average errors, losses of samples, and gaps of classes."""
+"""Statistics that an audit needs besides the metrics: average errors, losses of samples, and gaps of classes.
+
+A weight of 2 is the sample twice, as in metrics and intervals.
+"""
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from calibrant import metrics
 from calibrant.frames import Array, IndexArray, Marks
 from calibrant.inputs import IGNORED
 from calibrant.metrics import confidence_interval
 from calibrant.metrics.binned import ConventionName, ece
+from calibrant.metrics.evaluate import Score, Scores
 from calibrant.metrics.intervals import Interval
-from calibrant.metrics.predictions import ROWS, Predictions, View, name_of
-from calibrant.metrics.proper import SMALLEST_PROBABILITY
+from calibrant.metrics.predictions import Predictions, View, name_of, views
+from calibrant.metrics.proper import SMALLEST_PROBABILITY, log_losses
 
 # Two-sided 95 % of a normal distribution, in standard errors.
 ERRORS = 1.959964
@@ -19,6 +25,36 @@ ERRORS = 1.959964
 LEAST_GAP = 0.00005
 # Largest number of classes in a table or a figure; the worst classes are the interesting ones.
 MOST_ROWS = 20
+LOSS_NAMES = {"log_loss": "Log loss", "brier": "Brier score"}
+# Scores of the top label, even where the risk of class 1 is judged.
+OF_TOP_LABEL = ("accuracy", "mean_confidence", "aurc")
+# Conventions of scores that name the accuracy, which is the share of class 1 if its risk is judged.
+OF_RISK = {"brier_uncertainty": "share (1 - share)"}
+
+
+def scores_of(given: Predictions, bins: int | None = None, convention: ConventionName = "paper") -> Scores:
+    """All scores; of two classes, those of pairs are scores of the probability of class 1."""
+    scores = metrics.evaluate(given, bins=bins, convention=convention)
+    if given.task != "binary":
+        return scores
+    (view,) = views(given)
+    risk = replace(given, confidence=view.pairs.confidence, correct=view.pairs.correct)
+    of_risk = metrics.evaluate(risk, bins=bins, convention=convention)
+
+    def entry(one: Score, other: Score) -> Score:
+        of_top_label = one.key in OF_TOP_LABEL or metrics.METRICS[one.key].of_classes
+        return one if of_top_label else score_of_risk(other, given.names)
+
+    return Scores(scores.samples, scores.classes, tuple(map(entry, scores, of_risk)))
+
+
+def score_of_risk(score: Score, names: tuple[str, ...] | None) -> Score:
+    """A score of pairs, named as one of the probability of the second of two classes."""
+    stated = f"P({names[1]})" if names else "P(y = 1)"
+    convention = f"{stated}; {OF_RISK.get(score.key, score.convention)}"
+    if score.key == "gap":
+        convention = f"mean {stated} - its share"
+    return replace(score, convention=convention, name=f"Brier, {stated}" if score.key == "brier_top" else "")
 
 
 class Factor(NamedTuple):
@@ -82,9 +118,9 @@ def better_factor(pairs: Predictions) -> Factor | None:
     shifted, scaled = event - p + (stated - came) / total, event - p / ratio
     better = shifted**2 - scaled**2
     mean = float(weight @ better) / total
-    if mean <= math.sqrt(float(weight**2 @ (better - mean) ** 2)) / total:
+    if mean <= math.sqrt(float(weight @ (better - mean) ** 2)) / total:
         return None
-    error = math.sqrt(float(weight**2 @ scaled**2)) / came
+    error = math.sqrt(float(weight @ scaled**2)) / came
     return Factor(ratio, ratio * math.exp(-ERRORS * error), ratio * math.exp(ERRORS * error))
 
 
@@ -95,19 +131,8 @@ def weights_of(pairs: Predictions) -> Array:
 
 def largest_gap_by_chance(pairs: Predictions) -> float:
     """The average gap that a calibrated model exceeds in 5 % of data sets."""
-    confidence, weight = pairs.confidence.astype(np.float64), weights_of(pairs)
-    return ERRORS * math.sqrt(float((weight**2 * confidence * (1 - confidence)).sum())) / pairs.total
-
-
-def observations(pairs: Predictions) -> float:
-    """Number of independent observations that a weight of 1 stands for, by Kish's effective sample size.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> observations(metrics.predictions([0.9, 0.8, 0.6], [1, 0, 1], sample_weight=[2, 2, 2]))
-        0.5
-    """
-    return 1.0 if pairs.weight is None else pairs.total / float(np.square(pairs.weight).sum())
+    confidence = pairs.confidence.astype(np.float64)
+    return ERRORS * math.sqrt(float(weights_of(pairs) @ (confidence * (1 - confidence)))) / pairs.total
 
 
 def wilson_interval(right: Array, samples: Array) -> tuple[Array, Array]:
@@ -124,72 +149,32 @@ def wilson_interval(right: Array, samples: Array) -> tuple[Array, Array]:
     return np.clip(centre - half, 0, share), np.clip(centre + half, share, 1)
 
 
-def log_losses(given: Predictions) -> Array:
-    """Log loss of each sample, ``(N,)``: of its class, of the pair, or the mean over its labels."""
-    if given.probabilities is None or given.target is None:
-        return _of_events(given.confidence, given.correct)
-    if given.target.ndim == 2:
-        return _over_labels(_of_events(given.probabilities, given.target == 1), given.target)
-    rows = np.arange(len(given.target))
-    if given.logits is None:
-        of_target = given.probabilities[rows, given.target]
-        return -np.log(np.maximum(of_target, SMALLEST_PROBABILITY), dtype=np.float64)
-    found = np.empty(len(rows))
-    for start in range(0, len(rows), ROWS):
-        block = given.logits[start : start + ROWS].astype(np.float64)
-        block -= block.max(1, keepdims=True)
-        with np.errstate(under="ignore"):
-            totals = np.log(np.exp(block).sum(1))
-        found[start : start + ROWS] = totals - block[np.arange(len(block)), given.target[start : start + ROWS]]
-    return found
-
-
 def floor_note(given: Predictions) -> str:
     """What is counted in place of p = 0, if that happened; else empty."""
     largest = float(log_losses(given).max())
     return f"p = 0 counts as {SMALLEST_PROBABILITY:.1e}" if largest > -0.999 * math.log(SMALLEST_PROBABILITY) else ""
 
 
-def brier_losses(given: Predictions) -> Array:
-    """Brier score of each sample: summed over classes, or the mean over labels."""
-    if given.probabilities is None or given.target is None:
-        return (given.confidence.astype(np.float64) - given.correct) ** 2
-    p = given.probabilities.astype(np.float64)
-    if given.target.ndim == 2:
-        return _over_labels((p - given.target) ** 2, given.target)
-    p[np.arange(len(p)), given.target] -= 1
-    total: Array = np.square(p, out=p).sum(1)
-    return total
-
-
-def loss_share(given: Predictions) -> Array:
-    """Share of each sample in a mean loss, by weight: of labels, times the number of those that are known."""
-    weight = given.sample_weight
-    share: Array = np.ones(given.samples) if weight is None else weight.copy()
+def mean_and_error(given: Predictions, losses: Array) -> tuple[float, float]:
+    """Mean of a loss over samples, or over all known labels, and its standard error; samples are independent."""
+    weight = np.ones(given.samples) if given.sample_weight is None else given.sample_weight
+    count = np.ones(given.samples)
     if given.task == "multi-label" and given.target is not None:
-        share = share * (given.target != IGNORED).sum(1)
-    share /= share.sum()
-    return share
+        known = given.target != IGNORED
+        count, each = known.sum(1), np.zeros(known.shape)
+        each[known] = losses
+        losses = each.sum(1) / np.maximum(count, 1)
+    share = count / float(weight @ count)
+    mean = float((weight * share) @ losses)
+    return mean, math.sqrt(float(weight @ (share * (losses - mean)) ** 2))
 
 
-def mean_interval(metric: str, losses: Array, share: Array) -> Interval:
+def mean_interval(metric: str, given: Predictions, losses: Array) -> Interval:
     """95 % interval of a mean loss, with the jackknife's standard error."""
-    mean, count = float(share @ losses), len(losses)
-    error = math.sqrt(float(share**2 @ (losses - mean) ** 2) * count / max(count - 1, 1))
-    return Interval(metric, mean, max(mean - ERRORS * error, 0.0), mean + ERRORS * error, 0.95, "jackknife")
-
-
-def _over_labels(losses: Array, target: Marks) -> Array:
-    """Mean over the labels that are known; 0 if none is."""
-    known = target != IGNORED
-    means: Array = np.where(known, losses, 0).sum(1) / np.maximum(known.sum(1), 1)
-    return means
-
-
-def _of_events(probability: Array, event: Marks) -> Array:
-    # In float64 one minus a float32 is exact.
-    p = probability.astype(np.float64)
-    return -np.log(np.maximum(np.where(event, p, 1 - p), SMALLEST_PROBABILITY))
+    mean, error = mean_and_error(given, losses)
+    count = given.samples if given.sample_weight is None else float(given.sample_weight.sum())
+    reach = ERRORS * error * math.sqrt(count / max(count - 1, 1))
+    return Interval(metric, mean, max(mean - reach, 0.0), mean + reach, 0.95, "jackknife")
 
 
 class ClassRow(NamedTuple):
@@ -219,21 +204,11 @@ class ClassRow(NamedTuple):
 
 
 def class_rows(
-    predictions: Predictions,
-    *,
-    bins: int | None = None,
-    convention: ConventionName = "paper",
-    most: int | None = MOST_ROWS,
+    predictions: Predictions, *, bins: int | None = None, convention: ConventionName = "paper"
 ) -> list[ClassRow]:
-    """All classes or labels, the one with the largest gap first; a label that is ignored everywhere is left out.
+    """The 20 classes or labels with the largest gaps, the largest first, without labels that are ignored everywhere.
 
-    A label counts as predicted if its probability is above one half.
-
-    Args:
-        predictions: Predictions of all classes.
-        bins: Number of bins of class-wise ECE; by default the convention's.
-        convention: Convention of class-wise ECE.
-        most: Keep only this many of the worst; None keeps all.
+    A label counts as predicted if its probability is above one half. Bins and convention are those of class-wise ECE.
 
     Example:
         >>> from calibrant import metrics
@@ -248,7 +223,7 @@ def class_rows(
     if predictions.task != "multi-label":
         top = (probabilities if predictions.logits is None else predictions.logits).argmax(1)
     rows = []
-    for k in [int(k) for k in np.argsort(-np.abs(gaps), kind="stable") if known[k]][:most]:
+    for k in [int(k) for k in np.argsort(-np.abs(gaps), kind="stable") if known[k]][:MOST_ROWS]:
         pairs = predictions.of_class(k)
         predicted = pairs.confidence > 0.5 if top is None else top == k
         weight = weights_of(pairs)

@@ -3,8 +3,9 @@
 import io
 import math
 import tempfile
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,23 +17,7 @@ from calibrant.posthoc import Calibrator, save
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FILE = "calibrator.safetensors"
-
-
-class Tracked(NamedTuple):
-    """What goes to a tracker: scores and figures of the model, and of its calibrated predictions."""
-
-    scores: dict[str, Scores]
-    figures: "dict[str, Figure]"
-
-    def numbers(self) -> dict[str, float]:
-        """Finite scores by ``stage/key``."""
-        return {
-            f"{stage}/{entry.key}": entry.value
-            for stage, scores in self.scores.items()
-            for entry in scores
-            if math.isfinite(entry.value)
-        }
+SAVED = "calibrator.safetensors"
 
 
 def log_mlflow(
@@ -69,17 +54,17 @@ def log_mlflow(
     if run_id is None and active is None:
         raise ValueError("no run of MLflow is active: call log_mlflow inside mlflow.start_run(), or pass run_id=")
     run = run_id or active.info.run_id
-    tracked = _tracked(logits, target, calibrator)
+    scores, figures = _evaluated(logits, target, calibrator)
     client = mlflow.MlflowClient()
-    for name, value in tracked.numbers().items():
+    for name, value in _finite(scores).items():
         client.log_metric(run, f"{folder}/{name}", value, step=step)
-    for name, figure in tracked.figures.items():
+    for name, figure in figures.items():
         client.log_figure(run, figure, f"{folder}/reliability-{name}.png")
     if calibrator is not None:
         with tempfile.TemporaryDirectory() as temporary:
-            save(calibrator, Path(temporary, FILE))
-            client.log_artifact(run, str(Path(temporary, FILE)), folder)
-    return tracked.scores
+            save(calibrator, Path(temporary, SAVED))
+            client.log_artifact(run, str(Path(temporary, SAVED)), folder)
+    return scores
 
 
 def log_wandb(
@@ -97,9 +82,9 @@ def log_wandb(
     is a calibrator; its file is an artifact of the type ``calibrator``.
 
     Args:
-        logits: Test logits, as for ``predict_proba``: not those that the calibrator was fitted on.
-        target: Class indices, or names if the calibrator was fitted on names.
-        calibrator: A fitted calibrator, saved as ``calibrator.safetensors``; None for the scores of the model alone.
+        logits: Test logits, as for :func:`log_mlflow`.
+        target: Class indices or names.
+        calibrator: As for :func:`log_mlflow`.
         run: The run that ``wandb.init`` returned; by default the active one.
         step: Step of the scores.
         folder: Prefix of the scores and figures, and name of the artifact.
@@ -115,20 +100,23 @@ def log_wandb(
     run = wandb.run if run is None else run
     if run is None:
         raise ValueError("no run of W&B is active: call wandb.init() before log_wandb, or pass run=")
-    tracked = _tracked(logits, target, calibrator)
-    values: dict[str, Any] = dict(tracked.numbers())
-    values |= {f"{name}/reliability": wandb.Image(_picture(figure)) for name, figure in tracked.figures.items()}
+    scores, figures = _evaluated(logits, target, calibrator)
+    values: dict[str, Any] = dict(_finite(scores))
+    values |= {f"{name}/reliability": wandb.Image(_picture(figure)) for name, figure in figures.items()}
     run.log({f"{folder}/{name}": value for name, value in values.items()}, step=step)
     if calibrator is not None:
         artifact = wandb.Artifact(folder, type="calibrator")
         with tempfile.TemporaryDirectory() as temporary:
-            save(calibrator, Path(temporary, FILE))
-            artifact.add_file(str(Path(temporary, FILE)))
+            save(calibrator, Path(temporary, SAVED))
+            artifact.add_file(str(Path(temporary, SAVED)))
         run.log_artifact(artifact)
-    return tracked.scores
+    return scores
 
 
-def _tracked(logits: Any, target: Any, calibrator: Calibrator | None) -> Tracked:
+def _evaluated(
+    logits: Any, target: Any, calibrator: Calibrator | None
+) -> "tuple[dict[str, Scores], dict[str, Figure]]":
+    """Scores and figures of the model, and of its calibrated predictions."""
     from calibrant.report.figures import reliability_diagram
 
     values = inputs.numbers("logits", logits)
@@ -138,10 +126,18 @@ def _tracked(logits: Any, target: Any, calibrator: Calibrator | None) -> Tracked
     if calibrator is not None:
         after = np.asarray(calibrator.predict_proba(values))
         stages["calibrated"] = predictions(probabilities=after, target=labels)
-    return Tracked(
-        {stage: evaluate(given) for stage, given in stages.items()},
-        {stage: reliability_diagram(given, title=stage) for stage, given in stages.items()},
-    )
+    scores = {stage: evaluate(given) for stage, given in stages.items()}
+    return scores, {stage: reliability_diagram(given, title=stage) for stage, given in stages.items()}
+
+
+def _finite(scores: dict[str, Scores]) -> dict[str, float]:
+    """Finite scores by ``stage/key``."""
+    return {
+        f"{stage}/{entry.key}": entry.value
+        for stage, entries in scores.items()
+        for entry in entries
+        if math.isfinite(entry.value)
+    }
 
 
 def _picture(figure: "Figure") -> Any:
@@ -154,13 +150,11 @@ def _picture(figure: "Figure") -> Any:
 
 
 def _package(name: str) -> Any:
-    import importlib
-
-    for package in (name, "matplotlib"):
-        try:
-            importlib.import_module(package)
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                f"log_{name} needs {package}: pip install 'calibrant[{name}]'", name=package
-            ) from error
-    return importlib.import_module(name)
+    """The tracker, or an error that names the extra; figures need matplotlib too."""
+    try:
+        import_module("matplotlib")
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"log_{name} needs {error.name}: pip install 'calibrant[{name}]'", name=error.name
+        ) from error

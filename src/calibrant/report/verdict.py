@@ -2,23 +2,22 @@
 
 from collections.abc import Sequence
 from statistics import NormalDist
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from calibrant import metrics
-from calibrant.metrics.intervals import Interval
-from calibrant.metrics.predictions import Predictions
-from calibrant.metrics.tests import p_value
-from calibrant.report.formats import as_sentence
-from calibrant.report.statistics import ERRORS, amount_of, largest_gap_by_chance
+from calibrant.metrics.closed_form import p_value
+from calibrant.report.formats import as_sentence, shortened
+from calibrant.report.statistics import ERRORS, largest_gap_by_chance
 
 if TYPE_CHECKING:  # an audit shows its verdict, so it imports this file
-    from calibrant.report.audit import Audit, Finding, Repair
+    from calibrant.report.audit import Audit, Finding
+    from calibrant.report.repair import Repair
 
 # Classes or labels that are described one by one; the rest are counted.
 MOST_NAMED = 3
-# Rise of ECE that is mentioned, and the longest name, in letters, that is not cut.
+# Rise of ECE that is mentioned, and letters of a name.
 LEAST_HARM, LONGEST = 0.005, 60
 # Fewer samples than these are said to be few, as groups of fewer are not judged; and how many would do.
 FEW, ENOUGH = 30, 100
@@ -50,47 +49,29 @@ def verdict(audit: "Audit") -> str:
     findings = audit.findings
     family = [found for found in findings if found.view.kind in ("class", "label")]
     samples = audit.scores.samples
-    said = [few_samples(samples)] if samples < FEW else []
-    said += [_alone(found, samples) for found in findings if found not in family]
+    said = []
+    if samples < FEW:
+        said.append(
+            f"{samples:,} samples are few: only large errors show, and intervals are rough; give {ENOUGH} or more."
+        )
+    said += [_of_view(found, samples) for found in findings if found not in family]
     if family:
         start = "But the" if findings[0] not in family and not findings[0].rejected else "The"
-        classes = [JudgedClass(found.view.name, found.p_value, found.average.gap, _of_class(found)) for found in family]
-        said.append(of_classes(family[0].view.kind, classes, audit.predictions.classes or len(family), start))
+        said.append(_of_classes(family, audit.scores.classes or len(family), start))
     if any(found.rejected for found in findings) and (audit.repair is not None or audit.problem):
         said.append(_recalibration(audit))
-    return " ".join([*said, *_watched(audit)])
+    return " ".join([*said, *_of_groups_and_changes(audit)])
 
 
-def few_samples(samples: int) -> str:
-    """The sentence about a file with few samples."""
-    return f"{samples:,} samples are few: only large errors show, and intervals are rough; give {ENOUGH} or more."
-
-
-def risks_of(name: str) -> str:
-    """What probabilities of one of two classes are called: a class with a name may be any, so its name stands out.
-
-    Example:
-        >>> print(risks_of("1"), "|", risks_of("good"))
-        risks of class 1 | probabilities of class 'good' (P(y = good))
-    """
-    return (
-        f"risks of class {name}" if name.lstrip("-").isdecimal() else f"probabilities of class {name!r} (P(y = {name}))"
-    )
-
-
-def _watched(audit: "Audit") -> list[str]:
+def _of_groups_and_changes(audit: "Audit") -> list[str]:
     """What was found in groups, over time, and since the baseline."""
     said = []
     if audit.groups is not None and audit.groups.rejected:
         wrong = audit.groups.rejected
-        named = "; ".join(
-            f"{_short(group.name)} ({100 * group.gap.value:+z.2f} points)" for group in wrong[:MOST_NAMED]
-        )
-        more = f"; and {len(wrong) - MOST_NAMED:,} more" if len(wrong) > MOST_NAMED else ""
+        named = _first([f"{shortened(group.name, LONGEST)} ({100 * group.gap.value:+z.2f} points)" for group in wrong])
         are = "is" if len(wrong) == 1 else "are"
         said.append(
-            f"{len(wrong):,} of {len(audit.groups.groups):,} groups {are} not calibrated (Holm's correction): "
-            f"{named}{more}."
+            f"{len(wrong):,} of {len(audit.groups.groups):,} groups {are} not calibrated (Holm's correction): {named}."
         )
     if audit.over_time is not None and audit.over_time.changed:
         said.append(as_sentence(audit.over_time))
@@ -99,23 +80,22 @@ def _watched(audit: "Audit") -> list[str]:
     return said
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
-
-
-def is_saturated(predictions: Predictions) -> bool:
-    """Whether most confidences are exactly 1, without logits to tell them apart."""
-    return predictions.logits is None and float((predictions.confidence == 1).mean()) > 0.5
+def _first(each: Sequence[str]) -> str:
+    """The first of a list, and the number of the rest."""
+    more = [f"and {len(each) - MOST_NAMED:,} more"] if len(each) > MOST_NAMED else []
+    return "; ".join([*each[:MOST_NAMED], *more])
 
 
 def caveat(audit: "Audit") -> str:
     """A reservation about a fitted recalibration; empty if there is none."""
-    if audit.repair is None or not is_saturated(audit.predictions):
+    given = audit.predictions
+    saturated = given.logits is None and float((given.confidence == 1).mean()) > 0.5
+    if audit.repair is None or not saturated:
         return ""
     return "most confidences are exactly 1, so the fit depends on the number used in place of p = 0"
 
 
-def _alone(found: "Finding", samples: int) -> str:
+def _of_view(found: "Finding", samples: int) -> str:
     """The sentences about the confidence, the top label or the risk of class 1."""
     p, view = p_value(found.p_value), found.view
     stated = f"the {_risks(view.name)}" if view.of_event else "the confidences"
@@ -124,20 +104,31 @@ def _alone(found: "Finding", samples: int) -> str:
     rejected = "is rejected" if found.rejected else "is not rejected"
     if found.average.significant:
         these = _risks(view.name).split()[0] if view.of_event else "confidences"
-        return f"{_average(found)}. The hypothesis that these {these} are calibrated {rejected} ({p}).{_within(found)}"
+        return (
+            f"{_average(found)}. The hypothesis that these {these} are calibrated {rejected} ({p}).{_acceptance(found)}"
+        )
     if found.rejected:
         gap, shape = found.average.gap, _shape(found)
         return (
             f"The average error of {stated} is within chance (95 % interval {100 * gap.low:z.2f} to "
             f"{100 * gap.high:z.2f} points), but the hypothesis that they are calibrated is rejected ({p})"
-            f"{shape and f': they are {shape}'}.{_within(found)}"
+            f"{shape and f': they are {shape}'}.{_acceptance(found)}"
         )
-    rest = _not_ruled_out(found, samples) + _within(found)
+    rest = _not_ruled_out(found, samples) + _acceptance(found)
     return f"The hypothesis that {stated} are calibrated is not rejected ({p}).{rest}"
 
 
 def _risks(name: str) -> str:
-    return risks_of(_short(name))
+    """What probabilities of one of two classes are called: a class with a name may be any, so its name stands out.
+
+    Example:
+        >>> print(_risks("1"), "|", _risks("good"))
+        risks of class 1 | probabilities of class 'good' (P(y = good))
+    """
+    short = shortened(name, LONGEST)
+    if short.lstrip("-").isdecimal():
+        return f"risks of class {short}"
+    return f"probabilities of class {short!r} (P(y = {short}))"
 
 
 def _average(found: "Finding") -> str:
@@ -172,7 +163,7 @@ def _not_ruled_out(found: "Finding", samples: int) -> str:
     )
 
 
-def _within(found: "Finding") -> str:
+def _acceptance(found: "Finding") -> str:
     equal = found.equivalence
     if not equal.on_average or (equal.groups == 1 and not equal.everywhere):
         return ""
@@ -182,43 +173,28 @@ def _within(found: "Finding") -> str:
     )
 
 
-class JudgedClass(NamedTuple):
-    """A class or label, the corrected p-value of its test, its average gap, and what is wrong with it, in words."""
-
-    name: str
-    p_value: float
-    gap: Interval
-    error: str
-
-
-def of_classes(kind: str, classes: Sequence[JudgedClass], total: int, start: str = "The") -> str:
+def _of_classes(family: Sequence["Finding"], total: int, start: str) -> str:
     """The sentence about the classes or labels that were tested, of ``total`` that there are."""
+    kind = family[0].view.kind
     words = f"{kind}es" if kind == "class" else f"{kind}s"
-    of = f"{len(classes):,} {words}"
-    if total > len(classes):
-        of = f"the {len(classes):,} {words} of {total:,} that the model expects most often"
-    wrong = sorted((each for each in classes if each.p_value <= 0.05), key=lambda each: -abs(each.gap.value))
-    smallest = p_value(min(each.p_value for each in classes))
-    holm = "Holm's correction" if len(classes) > 1 else "one test"
+    of = f"{len(family):,} {words}"
+    if total > len(family):
+        of = f"the {len(family):,} {words} of {total:,} that the model expects most often"
+    smallest = p_value(min(found.p_value for found in family))
+    correction = "Holm's correction" if len(family) > 1 else "one test"
+    wrong = sorted((found for found in family if found.rejected), key=lambda found: -abs(found.average.gap.value))
     if not wrong:
         # Of all of them together: intervals at a level that makes all hold.
-        wider = NormalDist().inv_cdf(1 - 0.025 / len(classes)) / ERRORS
-        widest = max(abs(gap.value) + wider * (gap.high - gap.low) / 2 for _, _, gap, _ in classes)
-        none = f"None of {of} is rejected as uncalibrated (smallest {smallest}, {holm})"
+        wider = NormalDist().inv_cdf(1 - 0.025 / len(family)) / ERRORS
+        gaps = [found.average.gap for found in family]
+        widest = max(abs(gap.value) + wider * (gap.high - gap.low) / 2 for gap in gaps)
+        none = f"None of {of} is rejected as uncalibrated (smallest {smallest}, {correction})"
         return f"{none}; average errors of up to {100 * widest:.2f} points cannot be ruled out."
-    named = "; ".join(f"{kind} {_short(each.name)} {each.error}" for each in wrong[:MOST_NAMED])
-    more = f"; and {len(wrong) - MOST_NAMED:,} more" if len(wrong) > MOST_NAMED else ""
+    named = _first([f"{kind} {shortened(found.view.name, LONGEST)} {_of_class(found)}" for found in wrong])
     return (
-        f"{start} probabilities of {len(wrong):,} of {of} are not calibrated ({smallest} at the smallest, {holm}): "
-        f"{named}{more}."
+        f"{start} probabilities of {len(wrong):,} of {of} are not calibrated ({smallest} at the smallest, "
+        f"{correction}): {named}."
     )
-
-
-def error_of_gap(gap: Interval) -> str:
-    """What is wrong with a class that is rejected, by its average gap alone."""
-    if gap.low <= 0 <= gap.high:
-        return "is within chance on average, but not at every probability"
-    return f"is {'over' if gap.value > 0 else 'under'}stated {amount_of(gap)}"
 
 
 def _of_class(found: "Finding") -> str:

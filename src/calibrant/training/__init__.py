@@ -4,15 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 from calibrant.training.calibrated_loss import CalibratedLoss
 from calibrant.training.finetune import finetune
+from calibrant.training.guard import CalibrationWarning
 from calibrant.training.held_out import interleaved_split
 from calibrant.training.interleave import interleave
-from calibrant.training.warning import CalibrationWarning
 
 if TYPE_CHECKING:
     from calibrant.training.huggingface import InterleavedTrainer
     from calibrant.training.lightning import InterleavedDataModule, InterleavedModule
-    from calibrant.training.lightning_callback import TemperatureInTheLoop
-    from calibrant.training.stopping import StopAfterTemperature
+    from calibrant.training.lightning_callbacks import StopAfterTemperature, TemperatureInTheLoop
 
 __all__ = [
     "CalibratedLoss",
@@ -30,8 +29,8 @@ __all__ = [
 _HOMES = {
     "InterleavedDataModule": ("lightning", "lightning"),
     "InterleavedModule": ("lightning", "lightning"),
-    "StopAfterTemperature": ("stopping", "lightning"),
-    "TemperatureInTheLoop": ("lightning_callback", "lightning"),
+    "StopAfterTemperature": ("lightning_callbacks", "lightning"),
+    "TemperatureInTheLoop": ("lightning_callbacks", "lightning"),
     "InterleavedTrainer": ("huggingface", "hf"),
 }
 

@@ -14,9 +14,17 @@ from calibrant.losses import checks
 from calibrant.losses.checks import Classification
 from calibrant.torch_private import unwrapped
 from calibrant.training import forward
-from calibrant.training.forward import Loss, evaluating, freeze_batchnorm_statistics, logits_of, spread
-from calibrant.training.guard import GO_BACK, Guard, Scores, scores_of
-from calibrant.training.output_layer import DividedLogits, Layer, divide, find_layer, through_layer
+from calibrant.training.forward import (
+    Loss,
+    Scores,
+    evaluating,
+    freeze_batchnorm_statistics,
+    logits_of,
+    scores_of,
+    spread,
+)
+from calibrant.training.guard import GO_BACK, NOTICED, PROBABILITIES, Guard, Reminder, look_like_probabilities
+from calibrant.training.output_layer import DividedLogits, Layer, divide, find_output, through_layer
 from calibrant.training.temperature_loop import (
     FEWEST,
     Predicted,
@@ -25,7 +33,6 @@ from calibrant.training.temperature_loop import (
     looks_trained_on,
     predicted,
 )
-from calibrant.training.warning import NOTICED, PROBABILITIES, Divided, Reminder, looks_like_probabilities
 
 Method = Literal["temperature", "head", "published"]
 BatchNormUse = Literal["freeze", "update"]
@@ -33,10 +40,6 @@ BatchNormUse = Literal["freeze", "update"]
 # Held-out batches are used at every k-th step on average. The part of a step that is left out walks through the order
 # of a loader that does not shuffle, so that each of its batches has its turn whatever their number.
 WALK = 0.382
-GOES_ON = (
-    "training goes on after finish(), from a temperature of 1: the model's logits are divided already. If that is "
-    "intended, call finish(held_out_loader) again at the end; otherwise call finish() only once, after the last step"
-)
 
 
 class Step(NamedTuple):
@@ -74,11 +77,9 @@ class CalibratedLoss:
 
     With the default method, the **temperature in the loop**, held-out batches only run forward. While their log loss
     at the best temperature falls, the loss is plain cross-entropy. Once it has stopped falling, the network overfits:
-    from then on the training loss is computed on logits divided by a temperature T, which is solved for on the latest
-    held-out logits, again and again, so that the network is as sure as held-out data justify. No gradient comes from
-    held-out data: they can be neither learned nor un-learned nor memorised, and there is no weight to choose.
-    :meth:`finish` solves for T once more and divides the output layer by it. ``docs/science.md`` derives the method and
-    measures it.
+    from then on the training loss is computed on logits divided by a temperature T, which is fitted to the latest
+    held-out logits again and again. No gradient comes from held-out data, and there is no weight to choose.
+    :meth:`finish` fits T once more and divides the output layer by it. ``docs/science.md`` derives the method.
 
     Args:
         model: Returns logits, or an object with ``.logits``.
@@ -152,7 +153,7 @@ class CalibratedLoss:
         self.divided: DividedLogits | None = None
         self.steps = 0
         self.next_due = 0.0  # step from which on the next held-out batch is used; 0 before the first
-        self.reminder = Reminder()
+        self.reminder = Reminder(self.loop)
         weakref.finalize(self, self.reminder.tell)
         self._model = model
         self._layer: nn.Module | None = None
@@ -211,8 +212,7 @@ class CalibratedLoss:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _scaled(self, logits: Tensor) -> Tensor:
-        reminder = self.reminder
-        reminder.temperature, reminder.best, reminder.steps = self.temperature, self.loop.best, self.steps
+        self.reminder.steps = self.steps
         return logits / self.temperature
 
     def _training_loss(self, logits: Tensor, y: Tensor, sample_weight: Tensor | None) -> Tensor:
@@ -232,6 +232,7 @@ class CalibratedLoss:
         """
         self.output, self.divided = output, DividedLogits(output)
         self._layer = output if isinstance(output, Layer) else None
+        self.reminder.on = False  # an integration finishes by itself
         self.divided.set(self.temperature)
 
     def detach(self) -> None:
@@ -244,10 +245,15 @@ class CalibratedLoss:
     def is_due(self, given: bool = True) -> bool:
         """Count a step, and return whether its held-out batch, if one is given, is used."""
         self._check_state()
+        if self._finished and self.reminder.on:
+            self.guard.warn(
+                "finished",
+                "training goes on after finish(), from a temperature of 1, since logits are divided already: call "
+                "finish(held_out_loader) again at the end, or only once, after the last step",
+            )
         if self._finished:
-            if self.reminder.on:
-                self.guard.warn("finished", GOES_ON)
-            self._finished, self.reminder.divided = False, None
+            self._finished = False
+            self.reminder.watch(None)
         has_use = self.method == "temperature" or self.weight > 0
         due = given and has_use and self.steps >= self.next_due
         if due:
@@ -288,8 +294,8 @@ class CalibratedLoss:
         if self._layer is None:
             model = unwrapped(self._model)
             with evaluating(model):
-                self._layer = find_layer(model, lambda: logits_of(model, x))
-        if self._layer is None:
+                self._layer = find_output(model, lambda: logits_of(model, x))
+        if not isinstance(self._layer, Layer):
             raise ValueError(
                 "method 'head' needs the layer that makes the logits, and no linear layer of this model does: use "
                 "method='temperature'"
@@ -341,13 +347,12 @@ class CalibratedLoss:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _check_logits(self, data: Classification) -> None:
-        if self.next_due <= self.every and looks_like_probabilities(data.logits):
+        if self.next_due <= self.every and look_like_probabilities(data.logits, of_one=False):
             self.guard.warn("softmax", PROBABILITIES)
 
     def log(self) -> dict[str, float]:
         """Values for a log: the temperature, and scores of the held-out batches of the last window of steps."""
-        scores = {"temperature": self.temperature} | self.guard.latest
-        return scores | {"warnings": float(len(self.guard.warnings_))}
+        return self.guard.with_warnings({"temperature": self.temperature} | self.guard.latest)
 
     @torch.no_grad()
     def compare(self, held_out: Iterable[Any], new: Iterable[Any]) -> tuple[Scores, Scores]:
@@ -380,9 +385,8 @@ class CalibratedLoss:
             The temperature, its standard error, and scores on the data given.
 
         Raises:
-            ValueError: If the logits of the final network are infinite or NaN on every sample. Where they are on some,
-                these are left out, with a warning. Also if the state of this loss is from before an earlier call, and
-                the weights of the model are not.
+            ValueError: If the logits of the final network are infinite or NaN on every sample, or if the state of this
+                loss is from before an earlier call, and the weights of the model are not.
         """
         self._check_state()
         self.detach()
@@ -412,19 +416,16 @@ class CalibratedLoss:
             weights = divide(unwrapped(self._model), layer, temperature, self.output)
             self._finished = True
             if abs(log_t) > NOTICED:  # a second call changes nothing
-                self.reminder.divided = Divided(weights)
+                self.reminder.watch(weights)
             self.loop.restart(trained_at - log_t)
-            self.reminder.temperature = self.reminder.best = 1.0
-            if self.output is not None:  # integrations finish by themselves
-                self.reminder.on = False
+            self.reminder.steps = 0
         return Finished(temperature, error, on_held_out, on_new)
 
     def _predicted(self, batches: Iterable[Any]) -> Predicted:
-        def flatten(logits: Tensor, y: Tensor) -> tuple[Classification, int]:
-            logits, y, count = forward.finite(logits, y, self.ignore_index, multi_label=self.multi_label)
-            return self._flattened(logits, y), count
-
-        return predicted(unwrapped(self._model), batches, flatten, self._layer, self.guard)
+        return predicted(
+            unwrapped(self._model), batches, self._layer, self.guard, multi_label=self.multi_label,
+            ignore_index=self.ignore_index,
+        )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what comes next, in values that load with ``weights_only``."""
@@ -441,11 +442,11 @@ class CalibratedLoss:
 
     def _check_state(self) -> None:
         """Raise if a state from before ``finish`` was loaded, but not the weights of the model from before it."""
-        if self._finished or self.reminder.divided is None:
+        if self._finished or (changed := self.reminder.have_changed()) is None:
             return
-        if not self.reminder.divided.has_changed():
+        if not changed:
             raise ValueError(
                 "the state of this loss was saved before finish(), and the model has its weights from after it, which "
                 "the temperature would divide twice: load the weights of the same checkpoint into the model too"
             )
-        self.reminder.divided = None
+        self.reminder.watch(None)

@@ -11,14 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calibrant import inputs
+from calibrant.posthoc.cross_validation import Samples
+from calibrant.posthoc.solvers import Correction, Penalty, fit_affine
 from calibrant.posthoc.temperature import best_temperature, standard_error, temperature_or_one
 from calibrant.training.forward import batches_for, evaluating, flattened, logits_of
-from calibrant.training.guard import FEWEST_SEEN, SEEN
-from calibrant.training.output_layer import can_be_scaled, divide, find_layer
+from calibrant.training.guard import FEWEST_SEEN, PROBABILITIES, SEEN, look_like_probabilities, warn
+from calibrant.training.output_layer import can_be_scaled, divide, find_output
 from calibrant.training.temperature_loop import looks_trained_on
-from calibrant.training.warning import PROBABILITIES, looks_like_probabilities, warn
 
-Method = Literal["nothing", "temperature", "vector", "head"]
+Candidate = Literal["nothing", "temperature", "vector", "head"]
 FOLDS = 5
 # With fewer samples the choice of a method, and every number in the result, is rough.
 FEW = 200
@@ -26,21 +27,21 @@ FEW = 200
 PENALTIES = (1.0, 0.1, 0.01, 1e-3, 1e-4)
 # Features with up to this many elements are kept in float64: 128 MB.
 WHOLE = 2**24
-# Pull of every scale towards 1 and shift towards 0: too weak to change a fit, unless the likelihood has no maximum.
-PULL = 1e-8
+# Penalty on scales and shifts: too weak to change a fit, unless the likelihood has no maximum.
+PULL = 5e-9
 
 
-class Samples(NamedTuple):
-    """Outputs of a network on labelled data, on the CPU."""
+class Outputs(NamedTuple):
+    """Logits of a network on labelled data, on the CPU, and what its output layer made them from."""
 
     logits: Tensor
     target: Tensor
-    features: Tensor | None  # inputs of the output layer; None where it is not a linear layer that makes the logits
+    features: Tensor | None  # None where no linear layer makes the logits
 
-    def take(self, rows: Tensor) -> "Samples":
+    def take(self, rows: Tensor) -> "Outputs":
         """Some of the samples."""
         features = None if self.features is None else self.features[rows]
-        return Samples(self.logits[rows], self.target[rows], features)
+        return Outputs(self.logits[rows], self.target[rows], features)
 
 
 class Head(NamedTuple):
@@ -65,7 +66,7 @@ class CrossValidated(NamedTuple):
         accuracy: Share of correct predictions.
     """
 
-    method: Method
+    method: Candidate
     log_loss: float
     error: float
     change: float
@@ -87,7 +88,7 @@ class FineTuned:
         candidates: All methods that were tried, simplest first.
     """
 
-    method: Method
+    method: Candidate
     temperature: float
     penalty: float | None
     samples: int
@@ -126,17 +127,16 @@ def finetune(
     - ``"auto"``: the simplest option (no change, or one of these three) whose cross-validated log loss is within one
       standard error of the lowest. The standard error is that of the difference, paired by sample.
 
-    If a change does not lower the cross-validated log loss, the model is left as it is and a
-    :class:`CalibrationWarning` says so. Where no temperature is best, for example because predictions are no better
-    than chance, ``"temperature"`` and ``"head"`` leave the model as it is too, and ``"auto"`` only tries ``"vector"``;
-    a warning says why. A model whose logits are not the output of a linear layer can only be scaled, see
+    The model is left as it is, with a :class:`CalibrationWarning`, if a change does not lower the cross-validated log
+    loss, and if the change needs a temperature and none is best, for example at chance level. A model whose logits are
+    not the output of a linear layer can only be scaled, see
     :func:`~calibrant.training.output_layer.scale_output`. The result is deterministic. Use it in one process, before
     the model is wrapped for distributed training.
 
     Args:
         model: Model that returns logits, or an object with ``.logits``.
         loader: Batches ``(x, y)`` of fresh labelled data: neither training data nor test data.
-        method: Method to apply, one of the above.
+        method: One of the above.
         ignore_index: Label of samples to ignore.
         seed: Seed of the folds.
 
@@ -162,8 +162,8 @@ def finetune(
         )
     if len(samples.target) < 2 * FOLDS:
         raise ValueError(f"recalibrating needs at least {2 * FOLDS} samples, got {len(samples.target)}: pass more data")
-    _warn_of_data(samples)
-    wanted: tuple[Method, ...] = ("temperature", "vector", "head") if method == "auto" else (method,)
+    no_temperature = _warn_of_data(samples)
+    wanted: tuple[Candidate, ...] = ("temperature", "vector", "head") if method == "auto" else (method,)
     absent = samples.logits.shape[1] - len(samples.target.unique())
     if absent and samples.features is not None and method != "temperature":
         warn(
@@ -171,7 +171,7 @@ def finetune(
             f"them out: {'only a temperature is tried' if method == 'auto' else 'pass samples of every class'}"
         )
     wanted = ("temperature",) if samples.features is None or (absent and method == "auto") else wanted
-    if no_temperature := _why_no_temperature(samples):
+    if no_temperature:
         wanted = tuple(name for name in wanted if name == "vector")  # the head is pulled towards weights divided by T
         done = "only 'vector' can be tried" if wanted else "the model is left as it is"
         warn(f"{done}: {no_temperature}")
@@ -181,24 +181,23 @@ def finetune(
     chosen = _simplest(losses) if method == "auto" else method
     if chosen not in losses or losses[chosen].mean() >= losses["nothing"].mean():
         chosen = "nothing"
-    temperature = 1.0
     if chosen == "nothing" and wanted:
         warn(
             f"no change lowers the cross-validated log loss on {len(samples.target)} samples beyond chance, so the "
             "model is left as it is: either it is calibrated, or there are too few samples to tell"
         )
+    change = _fit(chosen, samples, linear, penalty)
     if chosen != "nothing":
-        change = _fit(chosen, samples, linear, penalty)
         _apply(change, model, found)
-        temperature = change if isinstance(change, float) else 1.0
+    temperature = change if isinstance(change, float) else 1.0
     after = next(one for one in candidates if one.method == chosen)
     kept = penalty if chosen == "head" else None
     return FineTuned(chosen, temperature, kept, len(samples.target), candidates[0], after, candidates)
 
 
-def _predict(model: nn.Module, loader: Iterable[Any], ignore_index: int) -> tuple[Samples, nn.Module | None]:
+def _predict(model: nn.Module, loader: Iterable[Any], ignore_index: int) -> tuple[Outputs, nn.Module | None]:
     """One pass in evaluation mode: logits, labels, and the inputs of the layer that makes the logits."""
-    parts: list[Samples] = []
+    parts: list[Outputs] = []
     seen: list[Tensor] = []
     layer, hook = None, None
     with evaluating(model):
@@ -207,66 +206,61 @@ def _predict(model: nn.Module, loader: Iterable[Any], ignore_index: int) -> tupl
                 if weight is not None:
                     raise TypeError("finetune() takes batches (inputs, target), without weights")
                 if not parts:
-                    layer = find_layer(model, lambda x=x: logits_of(model, x))  # type: ignore[misc]
-                    if layer is not None:
+                    layer = find_output(model, lambda x=x: logits_of(model, x))  # type: ignore[misc]
+                    if isinstance(layer, nn.Linear):
                         hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
                 seen.clear()
                 data = flattened(logits_of(model, x), y, ignore_index=ignore_index)
                 features = None
                 if isinstance(layer, nn.Linear) and can_be_scaled(model, layer) and seen:
                     features = seen[-1].reshape(-1, layer.in_features).float().cpu()
-                part = Samples(data.logits.cpu(), data.target.cpu(), features)
+                part = Outputs(data.logits.cpu(), data.target.cpu(), features)
                 parts.append(part if data.mask is None else part.take(data.mask.cpu()))
         finally:
             if hook is not None:
                 hook.remove()
     logits, targets, features_of = zip(*parts, strict=True)
     made = None if any(each is None for each in features_of) else torch.cat(features_of)
-    return Samples(torch.cat(logits), torch.cat(targets), made), layer
+    return Outputs(torch.cat(logits), torch.cat(targets), made), layer
 
 
-def _warn_of_data(samples: Samples) -> None:
+def _warn_of_data(samples: Outputs) -> str:
+    """Warn about unsuitable samples, and return why no temperature is best on all of them, empty if one is."""
     count = len(samples.target)
     accuracy = float((samples.logits.argmax(1) == samples.target).double().mean())
+    temperature, no_temperature = 1.0, ""
+    try:
+        temperature = best_temperature(samples.logits, samples.target)
+    except ValueError as problem:
+        no_temperature = str(problem)
+    error = standard_error(samples.logits, samples.target, math.log(temperature))
     if count >= FEWEST_SEEN and accuracy >= SEEN:
         warn(
             f"the network is right on {accuracy:.1%} of these {count} samples: it was probably trained on them, and "
             "scores on training data are too good. Pass fresh data"
         )
-    else:
-        temperature = temperature_or_one(samples.logits, samples.target)
-        error = standard_error(samples.logits, samples.target, math.log(temperature))
-        if looks_trained_on(math.log(temperature), error, accuracy):
-            warn(
-                f"the network is right on {accuracy:.1%} of these {count} samples, and yet they ask for a temperature "
-                f"of {temperature:.2g}, more confidence: samples it was trained on do, and then it becomes "
-                "over-confident on new data. Pass data that no training has seen; ignore this after brief training or "
-                "label smoothing"
-            )
-    if looks_like_probabilities(samples.logits):
+    elif looks_trained_on(math.log(temperature), error, accuracy):
+        warn(
+            f"the network is right on {accuracy:.1%} of these {count} samples, and yet they ask for a temperature of "
+            f"{temperature:.2g}, more confidence: samples it was trained on do, and then it becomes over-confident on "
+            "new data. Pass data that no training has seen; ignore this after brief training or label smoothing"
+        )
+    if look_like_probabilities(samples.logits):
         warn(PROBABILITIES)
     if count < FEW:
         warn(f"{count} samples are few: pass {FEW} or more, and check the standard errors of the result")
-
-
-def _why_no_temperature(samples: Samples) -> str:
-    """Reason why no temperature is best on all samples, empty if one is. Parts of the samples may have one."""
-    try:
-        best_temperature(samples.logits, samples.target)
-    except ValueError as error:
-        return str(error)
-    return ""
+    return no_temperature
 
 
 def _cross_validate(
-    samples: Samples, layer: nn.Linear | None, methods: tuple[Method, ...], seed: int
-) -> tuple[dict[Method, Tensor], dict[Method, Tensor], float | None]:
+    samples: Outputs, layer: nn.Linear | None, methods: tuple[Candidate, ...], seed: int
+) -> tuple[dict[Candidate, Tensor], dict[Candidate, Tensor], float | None]:
     """Log loss and correctness of every sample under fits that did not see it, and the best penalty of the head."""
     count = len(samples.target)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     folds = order.tensor_split(FOLDS)
-    losses: dict[Method, Tensor] = {name: torch.empty(count).double() for name in ("nothing", *methods)}
-    right: dict[Method, Tensor] = {name: torch.empty(count).bool() for name in losses}
+    losses: dict[Candidate, Tensor] = {name: torch.empty(count).double() for name in ("nothing", *methods)}
+    right: dict[Candidate, Tensor] = {name: torch.empty(count).bool() for name in losses}
     paths: list[list[Tensor]] = []  # for each fold, logits under each penalty
     for place, fold in enumerate(folds):
         rest = samples.take(torch.cat([other for index, other in enumerate(folds) if index != place]))
@@ -294,7 +288,7 @@ def _judge(losses: Tensor, right: Tensor, fold: Tensor, logits: Tensor, target: 
     right[fold] = logits.argmax(1) == target
 
 
-def _fit(method: Method, samples: Samples, layer: nn.Linear | None, penalty: float | None) -> Recalibration:
+def _fit(method: Candidate, samples: Outputs, layer: nn.Linear | None, penalty: float | None) -> Recalibration:
     if method == "nothing":
         return 1.0
     if method == "temperature":
@@ -306,23 +300,14 @@ def _fit(method: Method, samples: Samples, layer: nn.Linear | None, penalty: flo
     return list(fit_heads(samples, layer, [value for value in PENALTIES if value >= penalty]))[-1]
 
 
-def _fit_vector(samples: Samples, layer: nn.Linear) -> Head:
-    r"""The layer after the scales and shifts of :math:`w \odot l + b` that minimise the NLL."""
+def _fit_vector(samples: Outputs, layer: nn.Linear) -> Head:
+    """The layer after the scale and the shift of each class that minimise the NLL."""
     logits, target = samples.logits.double(), samples.target
     classes = logits.shape[1]
-    # Typical steps: one over the root of the curvature, which is p (1 - p) times the square of the logit, or of 1.
-    spread = logits.softmax(1) * (1 - logits.softmax(1))
-    curvature = torch.stack([(spread * logits.square()).mean(0), spread.mean(0)])
-    size = curvature.clamp_min(1e-6 * float(curvature.max())).clamp_min(1e-12).rsqrt()
-    start = torch.zeros(2, classes).double()
-    start[0] = 1 / temperature_or_one(logits, target) - 1
-
-    def loss(change: Tensor) -> Tensor:
-        at = start + change.view(2, classes) * size
-        return F.cross_entropy(logits * (1 + at[0]) + at[1], target) + PULL / (2 * classes) * at.square().sum()
-
-    found = start + _minimiser(loss, torch.zeros(2 * classes), 1e-8).view(2, classes) * size
-    scale, shift = 1 + found[0], found[1] - found[1].mean()
+    start = Correction(np.full(classes, 1 / temperature_or_one(logits, target) - 1), np.zeros(classes))
+    data = Samples(logits.numpy(), target.numpy(), None)
+    found = fit_affine(data, Penalty(0.0, PULL / classes, PULL / classes), start)
+    scale, shift = torch.from_numpy(1 + found.matrix), torch.from_numpy(found.shift - found.shift.mean())
     if layer.out_features == 1:  # the logit of class 0 is 0 before, and its shift is subtracted after
         scale, shift = scale[1:], shift[1:] - shift[:1]
     weight, bias = _weights_of(layer)
@@ -335,7 +320,7 @@ def _weights_of(layer: nn.Linear) -> Head:
     return Head(weight, weight.new_zeros(len(weight)) if layer.bias is None else layer.bias.detach().cpu().double())
 
 
-def fit_heads(samples: Samples, layer: nn.Linear, penalties: Sequence[float] = PENALTIES) -> Iterator[Head]:
+def fit_heads(samples: Outputs, layer: nn.Linear, penalties: Sequence[float] = PENALTIES) -> Iterator[Head]:
     r"""Fit the output layer by the penalised NLL, once for each penalty.
 
     .. math:: \mathrm{NLL} + \tfrac{\lambda}{2} \lVert (W - W_0 / T) S \rVert^2 + \tfrac{\lambda}{2} \lVert b - b_0/T
@@ -364,12 +349,12 @@ def fit_heads(samples: Samples, layer: nn.Linear, penalties: Sequence[float] = P
                 logits = torch.cat((torch.zeros_like(logits), logits), 1)
             return F.cross_entropy(logits, samples.target) + penalty / 2 * (change @ change)
 
-        change = _minimiser(loss, change, 1e-5)
+        change = _minimiser(loss, change)
         yield Head(first + change[: -len(first)].view_as(first) / sizes, bias + change[-len(first) :])
 
 
-def _minimiser(loss: Callable[[Tensor], Tensor], start: Tensor, tolerance: float) -> Tensor:
-    """Minimise a smooth convex function until every component of the gradient is below the tolerance."""
+def _minimiser(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+    """Minimise a smooth convex function."""
     from scipy.optimize import minimize
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
@@ -380,7 +365,7 @@ def _minimiser(loss: Callable[[Tensor], Tensor], start: Tensor, tolerance: float
             (gradient,) = torch.autograd.grad(value, at)
         return float(value.detach()), gradient.numpy()
 
-    options = {"maxiter": 1000, "maxfun": 2000, "maxcor": 20, "gtol": tolerance, "ftol": 1e-14}
+    options = {"maxiter": 1000, "maxfun": 2000, "maxcor": 20, "gtol": 1e-5, "ftol": 1e-14}
     # In steps this small, threads that wait for each other make a busy machine ten times slower.
     with threadpool_limits(1, user_api="blas"):
         found = minimize(objective, start.double().numpy(), jac=True, method="L-BFGS-B", options=options)
@@ -393,7 +378,7 @@ def _minimiser(loss: Callable[[Tensor], Tensor], start: Tensor, tolerance: float
     return best
 
 
-def logits_after(change: Recalibration, samples: Samples) -> Tensor:
+def logits_after(change: Recalibration, samples: Outputs) -> Tensor:
     """New logits of samples."""
     if isinstance(change, float):
         return samples.logits.double() / change
@@ -415,7 +400,7 @@ def _apply(change: Recalibration, model: nn.Module, layer: nn.Module | None) -> 
         layer.bias.copy_(change.bias)
 
 
-def _simplest(losses: dict[Method, Tensor]) -> Method:
+def _simplest(losses: dict[Candidate, Tensor]) -> Candidate:
     """The simplest method that is within one standard error of the best."""
     best = min(losses, key=lambda name: float(losses[name].mean()))
     for name, values in losses.items():
@@ -425,7 +410,7 @@ def _simplest(losses: dict[Method, Tensor]) -> Method:
     return best
 
 
-def _measured(method: Method, losses: dict[Method, Tensor], right: dict[Method, Tensor]) -> CrossValidated:
+def _measured(method: Candidate, losses: dict[Candidate, Tensor], right: dict[Candidate, Tensor]) -> CrossValidated:
     values, change = losses[method], losses[method] - losses["nothing"]
     return CrossValidated(
         method, float(values.mean()), _standard_error(values), float(change.mean()), _standard_error(change),

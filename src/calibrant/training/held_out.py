@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, RandomSampler, Sampler, SequentialSampler, Subset
 
 from calibrant import inputs
-from calibrant.training.warning import warn
+from calibrant.training.guard import warn
 
 Labels = Tensor | Sequence[int]
 ENOUGH = 3  # samples for every objective of this package, where the one in use is not known
@@ -41,8 +41,7 @@ def interleaved_split(
 ) -> tuple[Tensor, Tensor] | tuple[Subset[Any], Subset[Any]]:  # fmt: skip
     """Split training data into the part the NLL sees and the part the calibration objective sees.
 
-    The two parts are disjoint and together cover all data. The same seed gives the same split on every machine. The
-    global random state is neither used nor changed.
+    The two parts together cover all data. The same seed gives the same split on every machine.
 
     Args:
         data: A dataset with a length, or that length.
@@ -116,12 +115,7 @@ class EvenBatches(Sampler[list[int]]):
 
 
 def even_size(samples: int, most: int) -> int:
-    """Batch size of at most ``most`` whose last batch is at least three quarters full, for loaders that take no sizes.
-
-    Example:
-        >>> even_size(129, 128)
-        65
-    """
+    """Batch size of at most ``most`` whose last batch is at least three quarters full; for loaders without sizes."""
     if samples <= most:
         return most
     sizes = (math.ceil(samples / count) for count in range(math.ceil(samples / most), 2 * samples // most + 1))

@@ -18,11 +18,19 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from calibrant import metrics
 from calibrant.inputs import check_choice
 from calibrant.training.calibrated_loss import BatchNormUse, CalibratedLoss, Finished, Method
-from calibrant.training.forward import Loss, evaluating, has_dropout, logits_in, logits_of, minimum_samples, zero_of
-from calibrant.training.guard import Scores
+from calibrant.training.forward import (
+    Loss,
+    Scores,
+    evaluating,
+    has_dropout,
+    logits_in,
+    logits_of,
+    minimum_samples,
+    zero_of,
+)
 from calibrant.training.held_out import even_size, warn_of_data
 from calibrant.training.interleave import Stream, kept_random_state
-from calibrant.training.output_layer import find_maker
+from calibrant.training.output_layer import find_output
 from calibrant.training.temperature_loop import refined_nll
 
 FILE = "calibrated_loss.pt"  # in a checkpoint: the state of the loss, and the position in the calibration set
@@ -31,22 +39,18 @@ FILE = "calibrated_loss.pt"  # in a checkpoint: the state of the loss, and the p
 class InterleavedTrainer(Trainer):
     """A ``transformers.Trainer`` that calibrates a classifier on held-out data while it trains.
 
-    By default, with the method ``"temperature"``, ``Trainer`` computes its loss on logits divided by a temperature T,
-    which is fitted to held-out batches by forward passes alone, see :class:`calibrant.training.CalibratedLoss`.
-    Evaluation during training uses divided logits too. At the end of ``train()``, T is fitted to the whole calibration
-    set and folded into the output layer, so ``save_model`` writes a calibrated model. Checkpoints hold the weights
-    before the division, and T in ``calibrated_loss.pt``.
+    With the method ``"temperature"``, the loss of ``Trainer`` and its evaluations see logits divided by a temperature
+    T, which is fitted to held-out batches by forward passes alone. At the end of ``train()``, T is fitted to the whole
+    calibration set and folded into the output layer. Checkpoints hold the weights before the division, and T in
+    ``calibrated_loss.pt``.
 
-    With an objective the method is ``"published"``: one optimizer step descends along the gradient of
-    ``NLL(train batch) + weight * objective(calibration batch)``, both means over the micro-batches of gradient
-    accumulation. The NLL is whatever ``Trainer`` computes, label smoothing and ``compute_loss_func`` included. With the
-    method ``"head"`` the gradient of the held-out loss, the cross entropy or an objective, reaches only the output
-    layer.
+    With ``"published"`` an optimizer step descends along the gradient of ``NLL(train batch) + weight *
+    objective(calibration batch)``, both means over the micro-batches of gradient accumulation. With ``"head"`` the
+    gradient of the held-out loss reaches only the output layer.
 
-    ``evaluate()`` and ``predict()`` report accuracy, ECE and the log loss after temperature scaling, ``refined_nll``,
-    beside the loss. ``train(resume_from_checkpoint=...)`` resumes the calibration batches too. Models with one label
-    for each sample are supported: logits ``(N, C)``, labels ``(N,)``. See ``docs/huggingface.md`` for what is logged,
-    compared and accumulated.
+    ``evaluate()`` and ``predict()`` also report accuracy, ECE and the log loss after temperature scaling,
+    ``refined_nll``. Models need one label for each sample: logits ``(N, C)``, labels ``(N,)``. See
+    ``docs/huggingface.md`` for what is logged, compared and accumulated.
 
     Args:
         *args: Positional arguments of ``Trainer``.
@@ -55,21 +59,19 @@ class InterleavedTrainer(Trainer):
         objective: Function of ``(logits, labels)`` of a calibration batch. If not given, ``ESDLoss()`` for the method
             ``"published"`` and the cross entropy for ``"head"``.
         weight: Weight of the objective relative to the NLL; 1 if not given. With 0 the objective is not computed.
-        method: ``"temperature"``, ``"head"`` or ``"published"``, see :class:`calibrant.training.CalibratedLoss`. By
-            default ``"published"`` if an objective or a weight is given, else ``"temperature"``.
+        method: See :class:`calibrant.training.CalibratedLoss`. By default ``"published"`` if an objective or a weight
+            is given, else ``"temperature"``.
         calibration_batch_size: Most samples of a calibration batch on each process; by default those of a training
-            batch. Batches are smaller, by less than half, where the last one would be small.
+            batch.
         calibration_every: Use a calibration batch every k-th optimizer step only; by default every fourth step for
             ``"temperature"``, every step for the others.
         batchnorm: Whether calibration batches ``"update"`` the running statistics, the default of ``"published"``, or
-            ``"freeze"`` them. No effect on models without BatchNorm, or with ``"temperature"``.
+            ``"freeze"`` them.
         **kwargs: Keyword arguments of ``Trainer``.
 
     Attributes:
-        calibrated_loss: The :class:`calibrant.training.CalibratedLoss` of the latest training, with its guard; None
-            before.
-        finished: Final temperature and scores of the latest training with ``"temperature"``; None before, and for other
-            methods.
+        calibrated_loss: The :class:`calibrant.training.CalibratedLoss` of the latest training; None before.
+        finished: Final temperature and scores of the latest training with ``"temperature"``; None otherwise.
 
     Example:
         >>> import tempfile
@@ -129,11 +131,11 @@ class InterleavedTrainer(Trainer):
         """Reject settings that would fail or mislead hours later."""
         warn_of_data(self.calibration_dataset, self.train_dataset)
         config = getattr(self.model, "config", None)
-        problem = getattr(config, "problem_type", None)
-        if problem in ("regression", "multi_label_classification") or getattr(config, "num_labels", None) == 1:
+        problem, labels = getattr(config, "problem_type", None), getattr(config, "num_labels", None)
+        if problem in ("regression", "multi_label_classification") or labels == 1:
             raise ValueError(
                 f"calibration needs single-label classification, got a model with problem_type={problem!r} and "
-                f"num_labels={getattr(config, 'num_labels', None)}: use a classification head with 2 labels or more"
+                f"num_labels={labels}: use a classification head with 2 labels or more"
             )
         if len(self.label_names) != 1:
             raise ValueError(
@@ -172,7 +174,7 @@ class InterleavedTrainer(Trainer):
         plain: Any = self.model
         with kept_random_state(), self.compute_loss_context_manager(), evaluating(plain):
             inputs = self._inputs(self._prepare_inputs(batch))
-            maker = find_maker(plain, lambda: logits_of(plain, inputs))
+            maker = find_output(plain, lambda: logits_of(plain, inputs))
         learns = self.method != "temperature"
         self.calibrated_loss = loss = CalibratedLoss(
             # The gradient of "published" takes the path of the training loss; that of "head" only one layer.

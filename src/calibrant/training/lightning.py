@@ -15,8 +15,8 @@ from calibrant import inputs
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification
 from calibrant.training.calibrated_loss import BatchNormUse, CalibratedLoss, Finished, Method, Step
-from calibrant.training.forward import cross_entropy, has_dropout, logits_of, loss_or_zero, pair_of
-from calibrant.training.guard import Scores
+from calibrant.training.forward import Scores, cross_entropy, has_dropout, logits_of, loss_or_zero, pair_of
+from calibrant.training.guard import warn
 from calibrant.training.interleave import (
     InterleavedBatch,
     InterleavedLoader,
@@ -31,12 +31,10 @@ from calibrant.training.lightning_data import (
     InterleavedDataModule,
     loader_states,
     moved,
-    of_rank,
     of_ranks,
     on_training_device,
     restore_loader,
 )
-from calibrant.training.warning import warn
 
 __all__ = ["InterleavedDataModule", "InterleavedModule"]
 
@@ -49,8 +47,8 @@ class InterleavedModule(lightning.LightningModule):
     r"""A classifier that is calibrated while it trains, by held-out batches beside the training batches.
 
     Its batches are those of :func:`calibrant.training.interleave`, whose parts are ``(inputs, target)``: inputs a
-    tensor, or a mapping of keyword arguments of the model. Without method and objective plain ``(inputs, target)`` is
-    enough. ``docs/lightning.md`` lists what is logged. ``predict`` returns logits.
+    tensor, or a mapping of keyword arguments of the model. Without a method plain ``(inputs, target)`` is enough.
+    ``docs/lightning.md`` lists what is logged. ``predict`` returns logits.
 
     With the method ``"temperature"`` logits are divided by the current temperature T, in training and evaluation. At
     the end of ``fit``, T is fitted to all held-out data, and ``model`` itself then returns calibrated logits.
@@ -59,11 +57,10 @@ class InterleavedModule(lightning.LightningModule):
         model: Any module that returns logits, or an object with ``.logits``.
         objective: A calibration objective such as :class:`calibrant.ESDLoss` for the methods that have one.
         weight: Weight of the objective relative to the loss.
-        method: ``"temperature"``, ``"head"`` or ``"published"``, see :class:`calibrant.training.CalibratedLoss`. By
-            default ``"published"`` if there is an objective; otherwise the loss alone is minimised.
+        method: See :class:`calibrant.training.CalibratedLoss`. By default ``"published"`` if there is an objective;
+            otherwise the loss alone is minimised.
         loss: Loss of the training batch in place of the NLL, such as :class:`calibrant.FocalLoss`.
-        learning_rate: Learning rate of the default optimizer. ``Tuner.lr_find`` of Lightning sets it. It cannot be
-            combined with ``optimizer``.
+        learning_rate: Learning rate of the default optimizer, which ``Tuner.lr_find`` of Lightning can set.
         optimizer: Function that makes the optimizer from the parameters; by default AdamW with weight decay 1e-2, as in
             the paper.
         scheduler: Function that makes a learning-rate scheduler from the optimizer. A ``ReduceLROnPlateau`` watches
@@ -165,10 +162,9 @@ class InterleavedModule(lightning.LightningModule):
         if isinstance(loader, InterleavedLoader):
             loader.ask(self.objective, self.trainer.world_size)
             if self.calibrated_loss is not None and loader.calibration_loader is None:
-                what = "the method" if self.objective is None else "the objective"
-                has = f"a method, {self.method!r}," if self.objective is None else "an objective"
                 raise ValueError(
-                    f"there is {has} but no calibration data: raise calibration_fraction, or leave out {what}"
+                    f"there is a method, {self.method!r}, but no calibration data: raise calibration_fraction, or "
+                    "leave out method and objective"
                 )
             if self.calibrated_loss is None and loader.calibration_loader is not None:
                 warn(
@@ -182,12 +178,9 @@ class InterleavedModule(lightning.LightningModule):
 
     def on_train_epoch_start(self) -> None:
         """Reset the scores, and forget epochs that are trained again."""
-        self._begin_epoch(self.current_epoch)
-
-    def _begin_epoch(self, epoch: int) -> None:
         self._validation = {}
         self.training_scores.reset()
-        self.history = [entry for entry in self.history if entry["epoch"] < epoch]
+        self.history = [entry for entry in self.history if entry["epoch"] < self.current_epoch]
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Note that there is something to finish."""
@@ -212,9 +205,8 @@ class InterleavedModule(lightning.LightningModule):
         if isinstance(batch, InterleavedBatch):
             return batch.train, batch.calibration
         if self.calibrated_loss is not None:
-            what = f"method {self.method!r}" if self.objective is None else "an objective"
             raise TypeError(
-                f"{what} needs calibration batches along with the training batches, got a plain "
+                f"method {self.method!r} needs calibration batches beside the training batches, got a plain "
                 f"{type(batch).__name__}: make the loader with calibrant.training.interleave(), or use "
                 "InterleavedDataModule"
             )
@@ -241,17 +233,15 @@ class InterleavedModule(lightning.LightningModule):
     def on_train_epoch_end(self) -> None:
         """Log the epoch and add it to the history."""
         self._random_before_validation = None
-        self._log("train", self._close_epoch(self.current_epoch))
-
-    def _close_epoch(self, epoch: int) -> dict[str, float]:
         values = self.training_scores.values()
-        if values:
-            if self.calibrated_loss is not None:
-                values |= self.calibrated_loss.guard.close_epoch()
-            if self.method == "temperature":
-                values["temperature"] = self.temperature
-            self.history.append({"epoch": epoch} | self._named("train", values) | self._validation)
-        return values
+        if not values:
+            return
+        if self.calibrated_loss is not None:
+            values |= self.calibrated_loss.guard.close_epoch()
+        if self.method == "temperature":
+            values["temperature"] = self.temperature
+        self.history.append({"epoch": self.current_epoch} | self._named("train", values) | self._validation)
+        self._log("train", values)
 
     def on_validation_epoch_start(self) -> None:
         """Reset the scores."""
@@ -360,7 +350,7 @@ class InterleavedModule(lightning.LightningModule):
         self._loaders = saved["loaders"] if is_fitting else []
         if self.calibrated_loss is None or "losses" not in saved:
             return
-        self.calibrated_loss.load_state_dict(of_rank(saved["losses"], self.global_rank))
+        self.calibrated_loss.load_state_dict(saved["losses"][self.global_rank % len(saved["losses"])])
         self._is_finished = saved["is_finished"]
         self._of_checkpoint = None
         if self.method == "temperature" and not self._is_finished and not is_fitting:

@@ -25,13 +25,10 @@ MOST_SAMPLES = 2**16  # a batch of dense predictions has many
 class InterleavedDataModule(lightning.LightningDataModule):
     """Hold out a part of the training data, and load it alongside the rest.
 
-    The order of the samples depends only on ``seed`` and the epoch. With W processes, process r takes every W-th sample
-    of that order, starting with the r-th, so W processes with batches of B together see the batches that one process
-    with batches of W times B sees. If W does not divide the number of training samples, up to W - 1 of them are seen
-    twice in an epoch, so that no process waits for another; evaluation sees every sample once.
-
-    The sizes of calibration batches on a process differ by at most one: 129 samples in batches of 128 become 65 and 64,
-    since an objective of one sample is noise. With several processes their boundaries may differ from those of one.
+    The order of the samples depends only on ``seed`` and the epoch. W processes with batches of B together see the
+    batches that one process with batches of W times B sees. If W does not divide the number of training samples, up to
+    W - 1 of them are seen twice in an epoch; evaluation sees every sample once. The sizes of calibration batches on a
+    process differ by at most one.
 
     Args:
         train: Training data; samples are ``(inputs, target)``.
@@ -153,10 +150,7 @@ def loader_states(trainer: Any) -> list[dict[str, Any]]:
     loader = trainer.train_dataloader
     if not isinstance(loader, InterleavedLoader):
         return []
-    state = loader.state_dict()
-    # Lightning may end an epoch before the loader does, and never asks a loader for one batch too many.
-    state["train"]["ended"] |= trainer.is_last_batch
-    return of_ranks(trainer, state)
+    return of_ranks(trainer, loader.state_dict())
 
 
 def restore_loader(trainer: Any, states: Sequence[Mapping[str, Any]]) -> None:
@@ -169,7 +163,7 @@ def restore_loader(trainer: Any, states: Sequence[Mapping[str, Any]]) -> None:
             "a train loader without a length cannot be resumed, since Lightning reads it one batch ahead: "
             "give it a length"
         )
-    loader.load_state_dict(of_rank(states, trainer.global_rank))
+    loader.load_state_dict(states[trainer.global_rank % len(states)])  # the number of ranks may be another one
 
 
 def moved(trainer: Trainer, batch: Any) -> Any:
@@ -187,8 +181,8 @@ def on_training_device(trainer: Trainer, module: lightning.LightningModule) -> I
     module.to(device)
 
 
-def of_ranks(trainer: Any, state: dict[str, Any]) -> list[dict[str, Any]]:
-    """The states of all ranks."""
+def of_ranks(trainer: Any, state: Any) -> list[Any]:
+    """What each rank has."""
     if trainer.world_size == 1:
         return [state]
     states: list[Any] = [None] * trainer.world_size
@@ -196,21 +190,8 @@ def of_ranks(trainer: Any, state: dict[str, Any]) -> list[dict[str, Any]]:
     return states
 
 
-def of_rank(states: Sequence[Mapping[str, Any]], rank: int) -> Mapping[str, Any]:
-    """The state of one rank; the number of ranks may have changed."""
-    return states[rank % len(states)]
-
-
 class EpochScores(StreamingECE):
-    """Scores of an epoch so far, on this rank or on all; ECE follows the paper's convention.
-
-    Example:
-        >>> logits, target = torch.tensor([[0.0, 2.0], [1.0, 0.0]]), torch.tensor([1, 1])
-        >>> scores = EpochScores()
-        >>> scores.add(checks.classification(logits, target), torch.tensor(0.72))
-        >>> {name: round(value, 2) for name, value in scores.values().items()}
-        {'loss': 0.72, 'accuracy': 0.5, 'ece': 0.43}
-    """
+    """Scores of an epoch so far, on this rank or on all; ECE follows the paper's convention."""
 
     totals: Tensor
 
@@ -218,22 +199,26 @@ class EpochScores(StreamingECE):
         super().__init__(20, "paper", takes="confidence")
         # Loss times samples; sum of objective values, their number, and the number of silent ones.
         self.add_state("totals", torch.zeros(4, dtype=torch.float64), dist_reduce_fx="sum")
-        self._waiting: list[tuple[Pairs, Tensor]] = []
-        self._objectives: list[Tensor] = []
+        self._waiting: list[Pairs] = []
 
-    # The two growing lists would make torch.compile recompile every step.
+    # The growing list would make torch.compile recompile every step.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def add(self, data: Classification, loss: Tensor) -> None:
-        """Add a batch and its mean loss."""
-        self._waiting.append((checks.top_label_pairs(data), loss.detach()))
-        if len(self._waiting) == WAITING or sum(pairs.confidence.numel() for pairs, _ in self._waiting) > MOST_SAMPLES:
+        """Add a batch and its mean loss, which may be NaN if no sample counts."""
+        pairs = checks.top_label_pairs(data)
+        counts = torch.ones_like(pairs.confidence, dtype=torch.bool) if pairs.mask is None else pairs.mask
+        count = counts.sum().to(self.totals)
+        self.totals[0] += torch.where(count > 0, loss.detach().to(self.totals) * count, 0.0)
+        self._waiting.append(pairs)
+        if len(self._waiting) == WAITING or sum(each.confidence.numel() for each in self._waiting) > MOST_SAMPLES:
             self._sum_up()
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def add_objective(self, value: Tensor) -> None:
         """Add the objective of a calibration batch; at 0 it is silent."""
-        self._objectives.append(value.detach())
+        value = value.detach().to(self.totals)
+        self.totals[1:] += torch.stack((value, torch.ones_like(value), (value == 0).to(value.dtype)))
 
     def values(self, *, across_ranks: bool = True) -> dict[str, float]:
         """Means so far; empty before the first sample, and without an objective before its first value."""
@@ -254,26 +239,15 @@ class EpochScores(StreamingECE):
             return int(self.samples)
 
     def _sum_up(self) -> None:
-        kept, total_loss = [], 0.0
-        losses = _on_host([loss for _, loss in self._waiting])
-        for (pairs, _), loss in zip(self._waiting, losses, strict=True):
-            confidence, correct, mask = pairs.confidence, pairs.correct, pairs.mask
-            kept.append((confidence, correct) if mask is None else (confidence[mask], correct[mask]))
-            if len(kept[-1][0]):  # the mean loss of nothing is NaN
-                total_loss += loss * len(kept[-1][0])
-        objectives = _on_host(self._objectives)
-        added = [total_loss, sum(objectives), len(objectives), sum(value == 0 for value in objectives)]
-        self.totals += torch.tensor(added, dtype=torch.float64).to(self.totals)
+        kept = []
+        for pairs in self._waiting:
+            rows = slice(None) if pairs.mask is None else pairs.mask
+            kept.append((pairs.confidence[rows], pairs.correct[rows]))
+        self._waiting = []
         if sum(len(confidence) for confidence, _ in kept):
             self.update(*(torch.cat(column) for column in zip(*kept, strict=True)))
-        self._waiting, self._objectives = [], []
 
     def reset(self) -> None:
         """Forget everything."""
         super().reset()
-        self._waiting, self._objectives = [], []
-
-
-def _on_host(scalars: list[Tensor]) -> list[float]:
-    """Values of scalars, in one transfer."""
-    return torch.stack([scalar.double() for scalar in scalars]).tolist() if scalars else []
+        self._waiting = []

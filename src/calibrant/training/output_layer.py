@@ -20,14 +20,11 @@ def eagerly() -> Any:
     return torch.compiler.set_stance("force_eager")
 
 
-def find_layer(model: nn.Module, run: Callable[[], Tensor]) -> nn.Module | None:
-    """Return the linear or convolutional layer that makes the logits, or None; ``run`` returns logits."""
-    maker = find_maker(model, run)
-    return maker if isinstance(maker, Layer) else None
+def find_output(model: nn.Module, run: Callable[[], Tensor]) -> nn.Module:
+    """Return the linear or convolutional layer that makes the logits, or the innermost module that returns them.
 
-
-def find_maker(model: nn.Module, run: Callable[[], Tensor]) -> nn.Module:
-    """Return the layer that makes the logits, or the innermost module that returns them where no layer does."""
+    ``run`` calls the model, and returns its logits.
+    """
     made, logits = _outputs(model, run)
     for module, output in reversed(made):
         # The output of the layer may have an extra dimension of size 1, or another precision.
@@ -87,11 +84,7 @@ def divide_layer(layer: nn.Module, temperature: float) -> None:
 
 
 def divide(model: nn.Module, layer: nn.Module | None, temperature: float, output: nn.Module | None = None) -> Tensor:
-    """Make a model divide its logits, in its last layer if possible, otherwise by scaling its output.
-
-    Returns:
-        The weight or the buffer that was changed.
-    """
+    """Make a model divide its logits, in its last layer if possible, and return the weight or buffer that changed."""
     if layer is not None and can_be_scaled(model, layer):
         divide_layer(layer, temperature)
         return cast(Tensor, layer.weight)
@@ -105,10 +98,6 @@ def scale_output(model: nn.Module, temperature: float = 1.0) -> None:
 
     For models whose logits are not the output of one linear layer. To load the state of such a model into a new one,
     call ``scale_output(new_model)`` first.
-
-    Args:
-        model: Model that returns logits, or an object with ``.logits``.
-        temperature: Temperature to divide by.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
@@ -136,13 +125,6 @@ class DividedLogits:
     """Divides the logits of a module by a temperature until it is removed; ``latest`` holds those of the last pass.
 
     For a model that computes its own loss, while it trains.
-
-    Example:
-        >>> layer = nn.Linear(2, 3)
-        >>> before, divided = layer(torch.ones(1, 2)), DividedLogits(layer)
-        >>> divided.set(2.0)
-        >>> torch.equal(layer(torch.ones(1, 2)), before / 2)
-        True
     """
 
     def __init__(self, module: nn.Module) -> None:

@@ -1,11 +1,10 @@
 """The temperature in the loop: a number that is fitted to held-out data while a network trains, and once more after."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, cast
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -13,10 +12,16 @@ from calibrant import distributed
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification
 from calibrant.posthoc.temperature import best_temperature, solve_from, standard_error
-from calibrant.training.forward import batches_for, evaluating, logits_of, spread
-from calibrant.training.guard import BEYOND_CHANCE, FEWEST_SEEN, GO_BACK, Guard, joined
-from calibrant.training.output_layer import find_layer
-from calibrant.training.warning import PROBABILITIES, looks_like_sigmoid
+from calibrant.training.forward import batches_for, evaluating, finite_samples, joined, logits_of, spread
+from calibrant.training.guard import (
+    BEYOND_CHANCE,
+    FEWEST_SEEN,
+    GO_BACK,
+    PROBABILITIES,
+    Guard,
+    look_like_probabilities,
+)
+from calibrant.training.output_layer import find_output
 
 # A temperature beyond e^±40 means that the logits have no scale.
 FARTHEST = 40.0
@@ -267,29 +272,28 @@ class Predicted(NamedTuple):
 
 @torch.no_grad()
 def predicted(
-    model: nn.Module, batches: Iterable[Any], flatten: Callable[[Tensor, Tensor], tuple[Classification, int]],
-    layer: nn.Module | None, guard: Guard,
+    model: nn.Module, batches: Iterable[Any], layer: nn.Module | None, guard: Guard, *, multi_label: bool,
+    ignore_index: int,
 ) -> Predicted:  # fmt: skip
-    """Predict batches ``(x, y)`` or ``(x, y, weight)`` with the final network.
+    """Predict batches ``(x, y)`` or ``(x, y, weight)`` with the final network; find the output layer if it is None.
 
-    ``flatten`` brings a batch to ``(N, C)`` and ``(N,)`` without samples whose logits are infinite or NaN, and counts
-    these. The output layer is found when it is not given.
+    Samples whose logits are infinite or NaN are left out, with a warning.
     """
     parts: list[Classification] = []
-    weights: list[Tensor] = []
+    weights: list[Tensor | None] = []
     left_out = 0
     with evaluating(model):
         for x, y, weight in batches_for(model, batches, "finish"):
             if layer is None and not parts:
-                layer = find_layer(model, lambda x=x: logits_of(model, x))  # type: ignore[misc]
-            data, count = flatten(logits_of(model, x), y)
+                layer = find_output(model, lambda x=x: logits_of(model, x))  # type: ignore[misc]
+            data, count = finite_samples(logits_of(model, x), y, multi_label=multi_label, ignore_index=ignore_index)
             parts.append(data)
             left_out += count
-            if weight is not None:
-                weights.append(cast(Tensor, spread(weight.to(data.logits.device), len(data.target))))
-    if weights and len(weights) < len(parts):
-        raise ValueError(f"{len(weights)} of {len(parts)} batches have weights: give all of them or none")
-    logits, target, weight = gathered(joined(parts), torch.cat(weights) if weights else None)
+            weights.append(None if weight is None else spread(weight.to(data.logits.device), len(data.target)))
+    known = [weight for weight in weights if weight is not None]
+    if known and len(known) < len(parts):
+        raise ValueError(f"{len(known)} of {len(parts)} batches have weights: give all of them or none")
+    logits, target, weight = gathered(joined(parts), torch.cat(known) if known else None)
     if distributed.is_distributed():
         left_out = int(distributed.sum_across_ranks(torch.tensor(left_out, device=parts[0].logits.device)))
     if left_out and not len(target):
@@ -327,7 +331,7 @@ def final_temperature(
             f"loop, {math.exp(before):.3g}, stays: {remedy}",
         )
         return before, math.inf
-    if looks_like_sigmoid(logits):
+    if look_like_probabilities(logits):
         guard.warn("softmax", PROBABILITIES)
     error = standard_error(logits, target, best, weight=weight)
     if error > UNSURE:
@@ -347,7 +351,7 @@ def _why_unsolved(logits: Tensor, target: Tensor, guard: Guard) -> tuple[str, st
         return "training has diverged", GO_BACK
     if len(target) < FEWEST:
         return f"{FEWEST} are the fewest", "hold out more data"
-    if looks_like_sigmoid(logits):
+    if look_like_probabilities(logits):
         return "predictions are no better than chance", PROBABILITIES
     if right < 1:
         return "predictions are no better than chance", "hold out more data, or check that the network learns at all"
@@ -371,11 +375,11 @@ def _entropy(target: Tensor, weight: Tensor | None) -> float:
 def gathered(data: Classification, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """The samples that count, of all ranks, on the CPU."""
     logits, target, mask = data.logits, data.target, data.mask
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+    if distributed.is_distributed():
         weights = torch.ones_like(logits[:, 0]) if weight is None else weight.to(logits.dtype)
-        gathered, mask = distributed.gather_samples((*logits.T, target.to(logits.dtype), weights), mask)
-        logits, target = torch.stack(gathered[:-2], 1), gathered[-2].long()
-        weight = None if weight is None else gathered[-1]
+        columns, mask = distributed.gather_samples((*logits.T, target.to(logits.dtype), weights), mask)
+        logits, target = torch.stack(columns[:-2], 1), columns[-2].long()
+        weight = None if weight is None else columns[-1]
     if mask is not None:
         logits, target, weight = logits[mask], target[mask], None if weight is None else weight[mask]
     return logits.detach().cpu(), target.cpu(), None if weight is None else weight.float().cpu()

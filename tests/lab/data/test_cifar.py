@@ -1,7 +1,6 @@
 """CIFAR files in the published layout, byte for byte, and pickles that must not be run."""
 
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +68,10 @@ def test_cifar10_joins_five_batches(cifar10: Path, above: bool) -> None:
     train, test, classes = load_cifar10(cifar10.parent if above else cifar10)
     assert (train.pixels.shape, test.pixels.shape, classes) == ((20, 3, 32, 32), (4, 3, 32, 32), 10)
     assert train.pixels.is_contiguous(memory_format=torch.channels_last)
-    for seed in range(6):
-        labels, pixels = batch(seed, 10)
-        part = slice(4 * seed, 4 * seed + 4) if seed < 5 else slice(4)
-        found = train if seed < 5 else test
-        assert found.labels[part].tolist() == labels
-        assert np.array_equal(found.pixels[part].numpy(), pixels.reshape(4, 3, 32, 32))
+    for found, seeds in ((train, range(5)), (test, [5])):
+        labels, pixels = zip(*(batch(seed, 10) for seed in seeds), strict=True)
+        assert found.labels.tolist() == [label for one in labels for label in one]
+        assert np.array_equal(found.pixels.numpy(), np.concatenate(pixels).reshape(-1, 3, 32, 32))
 
 
 def test_cifar100_takes_the_fine_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,24 +83,17 @@ def test_cifar100_takes_the_fine_labels(tmp_path: Path, monkeypatch: pytest.Monk
     assert (train.labels.tolist(), test.labels.tolist(), classes) == (batch(0, 100)[0], batch(1, 100)[0], 100)
 
 
-HARM: dict[str, Callable[[Path], object]] = {
-    "call": Intruder,
-    "objects": lambda target: np.array([Intruder(target)], dtype=object),
-    "import": lambda target: np.random.default_rng(0),
-}
-
-
-@pytest.mark.parametrize("name", HARM)
 @pytest.mark.parametrize("protocol", [0, 2, 4])
 def test_a_pickle_that_does_harm_is_refused_and_does_none(
-    cifar10: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, protocol: int
+    cifar10: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: int
 ) -> None:
-    target = tmp_path / "harm"
-    content = pickle.dumps({b"labels": [0], b"data": HARM[name](target)}, protocol=protocol)
-    replace(cifar10 / "data_batch_3", content, monkeypatch)
-    with pytest.raises(FileError, match="data_batch_3"):
-        load_cifar10(cifar10)
-    assert not target.exists()
+    intruder = Intruder(tmp_path / "harm")
+    for data in (intruder, np.array([intruder], dtype=object), np.random.default_rng(0)):
+        content = pickle.dumps({b"labels": [0], b"data": data}, protocol=protocol)
+        replace(cifar10 / "data_batch_3", content, monkeypatch)
+        with pytest.raises(FileError, match="data_batch_3"):
+            load_cifar10(cifar10)
+    assert not (tmp_path / "harm").exists()
 
 
 LABELS, PIXELS = batch(0, 10)

@@ -62,22 +62,23 @@ def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     return contents
 
 
-def write(folder: Path, files: dict[str, bytes], *, packed: bool, level: int = 9) -> None:
+def write(folder: Path, files: dict[str, bytes], level: int | None) -> None:
+    """Write the files as they are, or compressed."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        if packed:
-            (folder / f"{name}.gz").write_bytes(gzip.compress(content, level, mtime=0))
-        else:
+        if level is None:
             (folder / name).write_bytes(content)
+        else:
+            (folder / f"{name}.gz").write_bytes(gzip.compress(content, level, mtime=0))
 
 
-@pytest.mark.parametrize(("below", "packed", "level"), [(".", True, 9), ("MNIST/raw", False, 9), (".", True, 1)])
+@pytest.mark.parametrize(("below", "level"), [(".", 9), ("MNIST/raw", None), (".", 1)])
 def test_mnist_is_read_and_resized_as_pillow_does(
-    tmp_path: Path, files: dict[str, bytes], below: str, packed: bool, level: int
+    tmp_path: Path, files: dict[str, bytes], below: str, level: int | None
 ) -> None:
     from PIL import Image
 
-    write(tmp_path / below, files, packed=packed, level=level)
+    write(tmp_path / below, files, level)
     train, test, classes = load_mnist(tmp_path)
     assert (train.pixels.shape, test.pixels.shape, classes) == ((30, 1, 32, 32), (10, 1, 32, 32), 10)
     assert train.labels.tolist() == list(files["train-labels-idx1-ubyte"][8:])
@@ -91,8 +92,8 @@ def test_mnist_is_read_and_resized_as_pillow_does(
 
 def test_a_changed_file_is_named_with_both_checksums(tmp_path: Path, files: dict[str, bytes]) -> None:
     changed = files | {"t10k-labels-idx1-ubyte": files["t10k-labels-idx1-ubyte"][:-1] + b"\x0b"}
-    write(tmp_path / "packed", changed, packed=True)
-    write(tmp_path / "plain", changed, packed=False)
+    write(tmp_path / "packed", changed, 9)
+    write(tmp_path / "plain", changed, None)
     path = tmp_path / "packed/t10k-labels-idx1-ubyte.gz"
     of_packed, of_payload = mnist.CHECKSUMS["t10k-labels-idx1-ubyte"]
     with pytest.raises(FileError, match=f"{path}.*{md5(path.read_bytes())}.*{of_packed}.*lecun"):

@@ -114,21 +114,18 @@ def test_an_error_is_one_line_with_its_cause_and_both_sources(
     name: str, trouble: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     load, sources = LOADERS[name]
-    path, cause = None, trouble
-    if trouble == "ConnectionError":
-        play(monkeypatch, ConnectionError("no hub\n(LocalEntryNotFoundError)"))
-    elif trouble == "ModuleNotFoundError":
-        monkeypatch.setitem(sys.modules, "datasets", None)
-    elif trouble == "KeyError":
-        play(monkeypatch, {"odd": sentences("a", [0])})
-    else:  # a file where a folder is expected
-        path = tmp_path / "archive.tar.gz"
+    path = tmp_path / "archive.tar.gz" if trouble == "NotADirectoryError" else None  # where a folder is expected
+    if path is not None:
         path.touch()
-        cause = str(path)
+    if trouble == "ModuleNotFoundError":
+        monkeypatch.setitem(sys.modules, "datasets", None)
+    else:
+        odd = {"odd": sentences("a", [0])}
+        play(monkeypatch, odd if trouble == "KeyError" else ConnectionError("no hub\n(LocalEntryNotFoundError)"))
     with pytest.raises(FileError if path else OSError, match="--data-dir") as caught:
         load(path)
     message = str(caught.value)
-    assert all(part in message for part in (*sources, cause))
+    assert all(part in message for part in (*sources, str(path or trouble)))
     assert "\n" not in message
 
 

@@ -2,7 +2,6 @@
 
 import io
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,11 +20,6 @@ BASE, ESD = of("nll"), of("esd", weight=0.6)
 LOST = of("esd", weight=2.0)
 TOTAL = 15
 TABLE1, TABLE2 = (paper_sweep(name, "digits", "quick", {"settings": {"epochs": 12}}) for name in ("table1", "table2"))
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "my runs")
 
 
 def terminal(is_terminal: bool = True) -> Any:

@@ -11,9 +11,8 @@ import pytest
 from calibrant.files import FileError
 from calibrant_lab.plugins import UnknownNameError
 from calibrant_lab.recipes import RECIPES
-from calibrant_lab.settings import Settings
 from calibrant_lab.trials.configuration import Configuration, configure, label, read_configuration, read_settings
-from tests.lab.stores import of
+from tests.lab.stores import of, own_recipe
 
 
 def test_the_papers_settings_are_the_defaults() -> None:
@@ -31,12 +30,6 @@ def test_the_papers_settings_are_the_defaults() -> None:
     assert {(c.epochs, c.batch_size, c.learning_rate, c.weight_decay) for c in text} == {(15, 512, 1e-5, 1e-2)}
 
 
-def test_every_recipe_has_the_common_settings_and_describes_its_own() -> None:
-    for recipe in RECIPES.values():
-        assert issubclass(recipe.settings, Settings)
-        assert all(field.description for field in recipe.settings.model_fields.values())
-
-
 def test_a_change_goes_where_it_belongs() -> None:
     found = configure("mnist", "mmce").replaced({"batch-size": "64", "weight": "2", "seed": 3, "mean": [0.1]})
     assert (found.settings.batch_size, found.option("weight"), found.seed) == (64, 2.0, 3)
@@ -52,28 +45,18 @@ def test_a_change_goes_where_it_belongs() -> None:
     [
         ({"epochs": 0}, "epochs.*got 0"),
         ({"epochs": "many"}, "epochs.*integer.*'many'"),
-        ({"epochs": 1.5}, "epochs.*integer.*1.5"),
-        ({"weight": -1.0}, "weight.*got -1"),
         ({"weight": float("nan")}, "weight.*finite"),
-        ({"weight": "much"}, "weight.*number.*'much'"),
-        ({"root": 2}, "root.*boolean"),
         ({"learning_rate": float("inf")}, "learning-rate.*finite"),
-        ({"learning_rate": 0}, "learning-rate"),
         ({"calibration_fraction": 1.0}, "calibration-fraction.*less than 1"),
         ({"flip": "perhaps"}, "flip.*boolean"),
-        ({"max_steps": 0}, "max-steps"),
         ({"batchnorm": "thaw"}, "batchnorm.*'freeze'.*'thaw'"),
         ({"precision": "64"}, "precision.*'16-mixed'.*'64'"),
         ({"mean": "grey"}, "mean.*list.*'grey'"),
-        ({"mean": [float("nan")]}, "mean.*finite"),
         ({"std": [0.0]}, "std.*greater than 0"),
         ({"method": "magic"}, "'magic'"),
-        ({"method": "esdd"}, "esd"),
         ({"epoch": 3}, "'epoch'.* epochs"),
-        ({"learningrate": 3}, "'learningrate'.* learning-rate"),
         ({"zzz": 3}, "'zzz': choose from"),
         ({"bandwith": 2.0}, "'bandwith'.* bandwidth"),
-        ({"weigth": 2.0}, "'weigth'.* weight"),
         ({"seed": 2**63}, r"seed.*2\^63"),
         ({"seed": True}, "seed"),
     ],
@@ -86,8 +69,7 @@ def test_an_error_is_one_line_that_names_the_setting(changes: dict[str, Any], to
 @pytest.mark.parametrize(
     ("recipe", "method", "name"),
     [
-        ("digits", "nll", "image_size"), ("cifar10", "nll", "noise"), ("snli", "nll", "crop_padding"),
-        ("imagenet100", "nll", "max_length"), ("mnist", "nll", "weight"), ("mnist", "loop", "weight"),
+        ("digits", "nll", "image_size"), ("snli", "nll", "crop_padding"), ("mnist", "loop", "weight"),
         ("mnist", "esd", "bandwidth"),
     ],
 )  # fmt: skip
@@ -100,23 +82,18 @@ def test_settings_of_other_recipes_and_options_of_other_methods_are_refused(
         configure("svhn", method)
 
 
-FILE = 'recipe = "digits"\nmethod = "esd"\nseed = 1\n[options]\nweight = 2\n[settings]\ncalibration-every = 2\n'
-
-
-def test_a_file_may_have_hyphens_and_leave_out_what_is_at_its_default(tmp_path: Path) -> None:
-    (tmp_path / "small.toml").write_text(FILE)
-    expected = configure("digits", "esd", options={"weight": 2.0}, settings={"calibration_every": 2}, seed=1)
-    assert read_configuration(tmp_path / "small.toml") == expected
-    (tmp_path / "small.toml").write_text('recipe = "digits"\n')
-    assert read_configuration(tmp_path / "small.toml") == configure("digits")
-
-
-def test_a_saved_configuration_comes_back(tmp_path: Path) -> None:
+def test_a_configuration_is_read_from_the_file_of_a_trial_and_from_one_by_hand(tmp_path: Path) -> None:
     first = configure("cifar10", "mmce", options={"bandwidth": 0.2, "root": False}, settings={"flip": True}, seed=4)
     (tmp_path / "config.json").write_text(json.dumps(first.to_dict()))
     found = read_configuration(tmp_path / "config.json")
     assert found == first
     assert found.to_dict() == first.to_dict()
+    settings = "method = 'esd'\nseed = 1\n[options]\nweight = 2\n[settings]\ncalibration-every = 2\n"
+    (tmp_path / "small.toml").write_text(f"recipe = 'digits'\n{settings}")
+    expected = configure("digits", "esd", options={"weight": 2.0}, settings={"calibration_every": 2}, seed=1)
+    assert read_configuration(tmp_path / "small.toml") == expected
+    (tmp_path / "small.toml").write_text('recipe = "digits"\n')
+    assert read_configuration(tmp_path / "small.toml") == configure("digits")
 
 
 @pytest.mark.parametrize(
@@ -158,31 +135,15 @@ def test_a_file_counts_by_its_content(setting: str, weights: dict[str, str]) -> 
         configure("imagenet100", settings={setting: str(Path(weights["a"]).with_name("none.pt"))})
 
 
-RECIPE = """
-from torch import nn
-import torch
-from calibrant_lab import Data, Recipe
-x, y = torch.arange(80.0)[:, None], torch.arange(80) % 2
-mine = Recipe(load=lambda: Data((x[:60], y[:60]), (x[60:], y[60:])), build=lambda: nn.Linear(1, 2), epochs=3, width=4)
-"""
-
-
-@pytest.fixture
-def mine(tmp_path: Path) -> str:
-    (tmp_path / "mine.py").write_text(RECIPE)
-    return f"{tmp_path / 'mine.py'}:mine"
-
-
 def test_a_recipe_from_outside_is_the_same_trial_wherever_its_file_is(
-    mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "mine.py").write_text(RECIPE)
-    here, there = configure(mine), configure(f"{tmp_path / 'elsewhere' / 'mine.py'}:mine")
+    mine = own_recipe(tmp_path)
+    here, there = configure(mine), configure(own_recipe(tmp_path / "elsewhere"))
     assert here == there
     assert here.identity == there.identity
-    assert here.replaced({"width": 5}) != here
-    assert label(here.replaced({"width": 5})) == "NLL width 5"
+    assert here.replaced({"noise": 5}) != here
+    assert label(here.replaced({"noise": 5})) == "NLL noise 5"
     monkeypatch.chdir(tmp_path)
     found = configure("./mine.py:mine")
     monkeypatch.chdir("/")
@@ -190,10 +151,10 @@ def test_a_recipe_from_outside_is_the_same_trial_wherever_its_file_is(
     assert found.of_recipe is here.of_recipe
 
 
-def test_a_configuration_reaches_another_process_unchanged(mine: str, weights: dict[str, str]) -> None:
+def test_a_configuration_reaches_another_process_unchanged(tmp_path: Path, weights: dict[str, str]) -> None:
     found = configure("mnist", "esd", settings={"initial_weights": weights["a"]})
     Path(weights["a"]).unlink()  # its digest goes with it
-    for one in (found, configure(mine, seed=5)):
+    for one in (found, configure(own_recipe(tmp_path), seed=5)):
         copy: Configuration = pickle.loads(pickle.dumps(one))  # noqa: S301
         assert copy == one
         assert copy.to_dict() == one.to_dict()

@@ -25,9 +25,9 @@ from calibrant_lab.trials.provenance import change_lines, changes_since, other_d
 from calibrant_lab.trials.run import run_trial
 from calibrant_lab.trials.store import Result, Store, Trial
 from calibrant_lab.trials.worker import Job, attempt
-from tests.lab.killed import KilledError, killed_at
 from tests.lab.pickles import Intruder
 from tests.lab.stores import files_of, held_by_another_process
+from tests.lab.training import KilledError, killed_at, trained
 
 TINY = configure("digits", "esd", settings={"epochs": 2, "batch_size": 512})
 STEPS = 6
@@ -36,14 +36,7 @@ FILES = {"config.json", "data.json", "history.json", "model.pt", "result.json", 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Trial:
-    store = Store(tmp_path_factory.mktemp("whole"))
-    assert run_trial(store, TINY, None, "cpu") == "done"
-    return store.trial(TINY)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path)
+    return trained(Store(tmp_path_factory.mktemp("whole")), TINY)
 
 
 def reproducible(result: Result) -> Result:
@@ -88,7 +81,7 @@ def test_a_trial_leaves_all_it_should(whole: Trial) -> None:
 
 def test_a_finished_trial_is_not_run_again(whole: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "_run", None)
-    assert run_trial(Store(whole.folder.parent), TINY, None, "cpu") == "done"
+    trained(Store(whole.folder.parent), TINY)
 
 
 @pytest.mark.slow_after(1)
@@ -99,8 +92,7 @@ def test_a_trial_killed_at_any_step_goes_on_to_the_identical_result(
     for step in stops:
         trial = killed_at(step, store, TINY)
         assert (trial.folder / kept.CHECKPOINT).exists() == (step > 3)
-    assert run_trial(store, TINY, None, "cpu") == "done"
-    assert_same(whole, store.trial(TINY))
+    assert_same(whole, trained(store, TINY))
 
 
 # Epochs of one step, and losses that are updated from validation data after each epoch.
@@ -113,9 +105,7 @@ def test_other_methods_are_resumed_too(method: str, batch: int, step: int, tmp_p
     configuration = configure("digits", method, settings={"epochs": 3, "batch_size": batch})
     straight, resumed = Store(tmp_path / "straight"), Store(tmp_path / "resumed")
     killed_at(step, resumed, configuration)
-    for store in (straight, resumed):
-        assert run_trial(store, configuration, None, "cpu") == "done"
-    assert_same(straight.trial(configuration), resumed.trial(configuration))
+    assert_same(trained(straight, configuration), trained(resumed, configuration))
 
 
 @pytest.mark.slow
@@ -132,8 +122,7 @@ def test_a_trial_killed_while_it_writes_goes_on_to_the_identical_result(
             run_trial(store, TINY, None, "cpu")
     assert store.trial(TINY).status == "unfinished"
     assert store.results() == {}
-    assert run_trial(store, TINY, None, "cpu") == "done"
-    assert_same(whole, store.trial(TINY))
+    assert_same(whole, trained(store, TINY))
 
 
 def test_what_a_killed_trial_left_half_written_is_cleared(whole: Trial, store: Store) -> None:
@@ -141,8 +130,7 @@ def test_what_a_killed_trial_left_half_written_is_cleared(whole: Trial, store: S
     (folder / ".result-x1y2z3.json").write_text("{")
     (folder / "last.ckpt.partial").write_bytes(b"PK")
     (folder / kept.CHECKPOINT).write_bytes((folder / kept.CHECKPOINT).read_bytes()[:5000])  # torn by a power cut
-    assert run_trial(store, TINY, None, "cpu") == "done"
-    assert_same(whole, store.trial(TINY))
+    assert_same(whole, trained(store, TINY))
 
 
 def test_a_trial_of_another_process_is_left_to_it(store: Store) -> None:
@@ -168,7 +156,7 @@ def test_a_look_at_a_trial_does_not_keep_it_from_being_run(store: Store, monkeyp
 
     threading.Thread(target=look).start()
     assert held.wait(5)
-    assert run_trial(store, TINY, None, "cpu") == "done"
+    trained(store, TINY)
 
 
 def test_a_failure_is_kept_with_the_trial_and_cleared_by_success(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,8 +170,7 @@ def test_a_failure_is_kept_with_the_trial_and_cleared_by_success(store: Store, m
     assert (trial.status, store.results()) == ("failed", {})
     assert re.fullmatch(r"(?s)Traceback.*RuntimeError: out of luck\n", trial.failure() or "")
     monkeypatch.setattr(running, "_run", lambda *_: None)
-    assert run_trial(store, TINY, None, "cpu") == "done"
-    assert trial.failure() is None
+    assert trained(store, TINY).failure() is None
 
 
 def test_a_damaged_result_is_a_failure_and_is_not_overwritten(whole: Trial, store: Store) -> None:
@@ -235,12 +222,13 @@ def test_a_full_disk_under_a_result_is_no_failure_of_the_trial(
     assert attempt(Job(store.folder, None, "cpu"), TINY) == ("disk full", None)
     monkeypatch.undo()
     assert store.trial(TINY).failure() is None
-    store.trial(TINY.replaced({"seed": 1})).folder.write_text("a file")
-    ending, text = attempt(Job(store.folder, None, "cpu"), TINY.replaced({"seed": 1}))
+
+
+def test_a_trial_whose_folder_cannot_be_made_fails_with_its_traceback(store: Store) -> None:
+    store.folder.mkdir()
+    store.trial(TINY).folder.write_text("a file")
+    ending, text = attempt(Job(store.folder, None, "cpu"), TINY)
     assert (ending, "FileExistsError" in str(text)) == ("failed", True)
-
-
-LONGER = TINY.replaced({"epochs": 4})
 
 
 @pytest.mark.slow
@@ -248,27 +236,24 @@ LONGER = TINY.replaced({"epochs": 4})
 @pytest.mark.parametrize("method", ["esd", "loop", "adafocal"])
 def test_a_finished_trial_is_prolonged_to_the_result_of_a_longer_one(method: str, tmp_path: Path) -> None:
     straight, prolonged = Store(tmp_path / "straight"), Store(tmp_path / "prolonged")
-    longer = LONGER.replaced({"method": method})
-    assert run_trial(straight, longer, None, "cpu") == "done"
+    longer = TINY.replaced({"epochs": 4, "method": method})
     for epochs in (1, 3):
-        shorter = longer.replaced({"epochs": epochs})
-        assert run_trial(prolonged, shorter, None, "cpu", keeps_checkpoint=True) == "done"
-        assert kept.FINAL in files_of(prolonged.trial(shorter))
+        shorter = trained(prolonged, longer.replaced({"epochs": epochs}), keeps_checkpoint=True)
+        assert kept.FINAL in files_of(shorter)
     steps: list[int] = []
 
     class Count(Callback):
         def on_train_batch_end(self, trainer: Any, *_: object) -> None:
             steps.append(trainer.global_step)
 
-    assert run_trial(prolonged, longer, None, "cpu", callbacks=[Count()]) == "done"
+    assert_same(trained(straight, longer), trained(prolonged, longer, callbacks=[Count()]))
     assert steps == [10, 11, 12]  # the fourth epoch alone
-    assert_same(straight.trial(longer), prolonged.trial(longer))
 
 
 def test_only_a_trial_that_is_the_same_but_for_its_length_is_prolonged(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run_trial(store, TINY, None, "cpu", keeps_checkpoint=True) == "done"
+    trained(store, TINY, keeps_checkpoint=True)
     begun: list[bool] = []
 
     def look(folder: Path, *_: object) -> None:
@@ -287,9 +272,7 @@ def test_only_a_trial_that_is_the_same_but_for_its_length_is_prolonged(
 def test_less_precision_gives_another_result_and_is_kept_in_full(mine: Path, store: Store) -> None:
     full = configure(f"{mine}:mine", settings={"batch_size": 16, "epochs": 5})
     half = full.replaced({"precision": "bf16-mixed"})
-    for one in (full, half):
-        assert run_trial(store, one, None, "cpu") == "done"
-    ours, theirs = (store.trial(one).predicted("test").logits for one in (half, full))
+    ours, theirs = (trained(store, one).predicted("test").logits for one in (half, full))
     assert ours.dtype == torch.float32
     assert not torch.equal(ours, theirs)
     assert torch.allclose(ours, theirs, atol=0.1)
@@ -301,9 +284,7 @@ def test_a_compiled_network_learns_the_same_and_leaves_the_same_names(mine: Path
     compiled = plain.replaced({"compile": True})
     assert compiled.identity != plain.identity
     assert fitting.prepare(compiled).classifier.model._compiled_call_impl is not None
-    for one in (plain, compiled):
-        assert run_trial(store, one, None, "cpu") == "done", store.trial(one).failure()
-    weights = [torch.load(store.trial(one).folder / kept.WEIGHTS, weights_only=True) for one in (plain, compiled)]
+    weights = [torch.load(trained(store, one).folder / kept.WEIGHTS, weights_only=True) for one in (plain, compiled)]
     assert weights[0].keys() == weights[1].keys()
     assert all(torch.allclose(weights[0][name], weights[1][name], atol=1e-4) for name in weights[0])
 
@@ -327,9 +308,7 @@ def mine(tmp_path: Path) -> Path:
 def test_the_source_and_the_version_belong_to_a_trial_and_a_change_is_told(
     mine: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    configuration = configure(f"{mine}:mine")
-    assert run_trial(store, configuration, None, "cpu") == "done"
-    result = store.trial(configuration).result()
+    result = trained(store, configure(f"{mine}:mine")).result()
     assert changes_since(result) == []
     assert list(result.environment["sources"]) == ["mine.py:mine"]
     mine.write_text(RECIPE + "# changed")
@@ -341,9 +320,7 @@ def test_the_source_and_the_version_belong_to_a_trial_and_a_change_is_told(
 
 
 def test_another_folder_of_data_is_named(mine: Path, store: Store, tmp_path: Path) -> None:
-    configuration = configure(f"{mine}:mine")
-    trial = store.trial(configuration)
-    assert run_trial(store, configuration, tmp_path / "one", "cpu") == "done"
+    trial = trained(store, configure(f"{mine}:mine"), tmp_path / "one")
     assert other_data(trial, tmp_path / "one") == other_data(trial, None) == []
     line = f"trained on the data in {tmp_path / 'one'}; use another --runs for other data"
     assert other_data(trial, tmp_path / "two") == [line]
@@ -356,10 +333,9 @@ def test_another_folder_of_data_is_named(mine: Path, store: Store, tmp_path: Pat
 
 def test_a_moved_folder_of_data_does_not_stop_a_trial_from_being_continued(mine: Path, store: Store) -> None:
     short = configure(f"{mine}:mine")
-    assert run_trial(store, short, Path("one"), "cpu", keeps_checkpoint=True) == "done"
-    longer = short.replaced({"epochs": 3})
-    assert run_trial(store, longer, Path("two"), "cpu") == "done", store.trial(longer).failure()
-    assert read_json(store.trial(longer).folder / kept.DATA)["folder"] == str(Path("two").resolve())
+    trained(store, short, Path("one"), keeps_checkpoint=True)
+    longer = trained(store, short.replaced({"epochs": 3}), Path("two"))
+    assert read_json(longer.folder / kept.DATA)["folder"] == str(Path("two").resolve())
 
 
 def test_an_error_in_load_names_the_recipe_and_where_its_traceback_is(mine: Path, store: Store) -> None:
@@ -380,27 +356,19 @@ def test_a_trial_is_not_continued_with_other_source(mine: Path, store: Store, mo
     assert run_trial(store, configuration, None, "cpu") == "failed"
     assert "last.ckpt" in str(store.trial(configuration).failure())
     (store.trial(configuration).folder / kept.CHECKPOINT).unlink()
-    assert run_trial(store, configuration, None, "cpu") == "done"
+    trained(store, configuration)
 
 
-def test_weights_that_change_between_the_command_and_the_trial_are_refused(
-    whole: Trial, store: Store, tmp_path: Path
-) -> None:
-    weights = tmp_path / "weights.pt"
-    weights.write_bytes((whole.folder / kept.WEIGHTS).read_bytes())
-    configuration = TINY.replaced({"initial_weights": str(weights)})
-    weights.write_bytes(b"other")
-    with pytest.raises(FileError, match=r"weights\.pt.*initial-weights"):
-        run_trial(store, configuration, None, "cpu", raises=True)
-
-
-def test_the_digest_of_named_files_is_compared_with_what_they_are_now(tmp_path: Path, whole: Trial) -> None:
+def test_a_change_of_a_named_file_is_told_and_refused(whole: Trial, store: Store, tmp_path: Path) -> None:
     weights = tmp_path / "weights.pt"
     weights.write_bytes(b"1")
-    result = replace(whole.result(), configuration=TINY.replaced({"initial_weights": str(weights)}))
+    configuration = TINY.replaced({"initial_weights": str(weights)})
+    result = replace(whole.result(), configuration=configuration)
     assert changes_since(result) == []
     weights.write_bytes(b"2")
     assert changes_since(result) == ["initial_weights has changed since"]
+    with pytest.raises(FileError, match=r"weights\.pt.*initial-weights"):
+        run_trial(store, configuration, None, "cpu", raises=True)
     weights.unlink()  # as on another machine
     assert changes_since(result) == []
 
@@ -418,12 +386,7 @@ def with_dropout(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 def test_predictions_with_dropout_are_kept_for_networks_that_have_it(
     with_dropout: Configuration, tmp_path: Path
 ) -> None:
-    found = []
-    for name in ("one", "other"):
-        store = Store(tmp_path / name)
-        assert run_trial(store, with_dropout, None, "cpu") == "done"
-        found.append(store.trial(with_dropout))
-    trial, again = found
+    trial, again = (trained(Store(tmp_path / name), with_dropout) for name in ("one", "other"))
     assert trial.has_dropout()
     plain, sampled = trial.predicted("test"), trial.predicted("test", sampled=True)
     assert torch.equal(plain.target, sampled.target)

@@ -1,28 +1,153 @@
-"""A classifier with calibrated probabilities, fitted in folds."""
+"""Post-hoc calibration as scikit-learn estimators."""
 
+# ruff: noqa: N803, N806 (X is the name in scikit-learn)
+
+import copy
 import math
 import numbers
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import log_softmax, logsumexp
 from sklearn import get_config
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, TransformerMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import StratifiedKFold, check_cv
-from sklearn.utils import get_tags, indexable
+from sklearn.utils import column_or_1d, get_tags, indexable
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import check_is_fitted, has_fit_parameter
+from sklearn.utils.validation import check_is_fitted, has_fit_parameter, validate_data
 
-from calibrant.posthoc import Calibrator, FitWarning, logits_from_probabilities
-from calibrant.sklearn.predictions import Array, checked_labels, checked_weights, fitted_calibrator, unfitted
+from calibrant.inputs import check_choice, checked_weight, warn
+from calibrant.posthoc import METHODS, Calibrator, FitWarning, logits_from_probabilities
 
+__all__ = ["PredictionCalibrator", "RecalibratedClassifierCV"]
+
+Array = npt.NDArray[Any]
 # Decision values are scaled down to this, as scikit-learn does: e^-30 is a probability that float64 can tell from 0.
 LARGEST_DECISION = 30.0
+
+
+class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Calibrate predictions of any model: the columns of X are its logits or probabilities, one for each class.
+
+    A calibrator of :mod:`calibrant.posthoc` with the interface of scikit-learn: it can be cloned, searched over and put
+    into a ``Pipeline`` as the last step or, by ``transform``, as one before it. Fit it on predictions for samples that
+    the model was not trained on.
+
+    Args:
+        method: A name in ``calibrant.posthoc.METHODS``, or a calibrator with options such as
+            ``TemperatureScaling(strict=True)``; it is copied, not changed.
+        inputs: What X holds: ``"logits"`` or ``"probabilities"``. Probabilities are floored as in
+            :func:`calibrant.posthoc.logits_from_probabilities`.
+        classes: Label of each column. By default the names of a data frame's columns if they are the labels, else the
+            sorted labels if there are as many as columns, else 0, 1, ... A single column belongs to the second of two
+            classes.
+
+    Attributes:
+        classes_: Label of each class, in the order of the probabilities.
+        calibrator_: The fitted calibrator.
+        n_features_in_: Number of columns.
+        feature_names_in_: Names of the columns, if X was a data frame with names.
+
+    Example:
+        >>> import numpy as np
+        >>> from calibrant.sklearn import PredictionCalibrator
+        >>> logits = np.array([3.0, -3.0] * 500).reshape(-1, 1)  # binary: the logit of class "yes"
+        >>> labels = np.array(["yes", "no", "yes", "no", "yes", "no", "no", "yes"] * 125)  # right in three of four
+        >>> calibrator = PredictionCalibrator(method="temperature").fit(logits, labels)
+        >>> calibrator.classes_
+        array(['no', 'yes'], dtype='<U3')
+        >>> calibrator.predict_proba([[3.0]]).round(2)
+        array([[0.25, 0.75]])
+    """
+
+    def __init__(
+        self,
+        method: str | Calibrator = "auto",
+        *,
+        inputs: Literal["logits", "probabilities"] = "logits",
+        classes: Any = None,
+    ) -> None:
+        self.method = method
+        self.inputs = inputs
+        self.classes = classes
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit on predictions for samples that the model was not trained on, and return self.
+
+        Args:
+            X: Logits or probabilities, ``(N, C)``; or ``(N, 1)``, those of the second of two classes.
+            y: Labels, ``(N,)``.
+            sample_weight: Non-negative weights, ``(N,)``. A sample of weight 2 counts as two: multiply
+                weights that sum to 1 by their number.
+        """
+        check_choice("inputs", self.inputs, ("logits", "probabilities"))
+        calibrator = unfitted(self.method)
+        values, y = validate_data(self, X, y, dtype=np.float64)
+        labels = checked_labels(y)
+        weights = None if sample_weight is None else checked_weight(sample_weight, labels.shape)
+        self.classes_ = self._column_labels(labels, values.shape[1])
+        self.calibrator_ = fitted_calibrator(calibrator, self._logits(values), labels, weights, self.classes_)
+        return self
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return calibrated probabilities, ``(N, C)``.
+
+        Args:
+            X: Logits or probabilities, with the columns of those in ``fit``.
+        """
+        check_is_fitted(self)
+        logits = self._logits(validate_data(self, X, dtype=np.float64, reset=False))
+        return np.asarray(self.calibrator_.predict_proba(logits))
+
+    def predict(self, X: Any) -> Array:
+        """Return the label of the most likely class of each sample, ``(N,)``."""
+        best = self.predict_proba(X).argmax(1)
+        return np.asarray(self.classes_[best])
+
+    def transform(self, X: Any) -> Array:
+        """Return calibrated probabilities, ``(N, C)``, in the container that ``set_output`` asks for."""
+        return self.predict_proba(X)
+
+    def get_feature_names_out(self, input_features: Any = None) -> Array:  # noqa: ARG002 (the interface of transformers)
+        """Return the labels of the classes as strings: the columns of what ``transform`` returns."""
+        check_is_fitted(self)
+        return np.array([str(label) for label in self.classes_], dtype=object)
+
+    def _logits(self, values: Array) -> Array:
+        if self.inputs == "logits":
+            return values
+        both = np.hstack((1 - values, values)) if values.shape[1] == 1 else values
+        return np.asarray(logits_from_probabilities(both))
+
+    def _column_labels(self, labels: Array, columns: int) -> Array:
+        count = max(2, columns)
+        present = np.unique(labels)
+        if self.classes is not None:
+            found = np.asarray(self.classes)
+            unknown = set(present.tolist()) - set(found.tolist())
+            if len(found) != count or unknown:
+                raise ValueError(
+                    f"classes must be the labels of {count} classes and include those in y, got {list(found)}"
+                    + (f" without {sorted(unknown)}" if unknown else "")
+                )
+            return found
+        names = getattr(self, "feature_names_in_", None)
+        if names is not None and columns > 1 and set(present.tolist()) <= set(names.tolist()):
+            return np.asarray(names.tolist())
+        if len(present) == count:
+            return present
+        if present.dtype.kind in "iuf" and present.min() >= 0 and present.max() < count:
+            return np.arange(count).astype(present.dtype)
+        raise ValueError(
+            f"y has {len(present)} classes, but X has {columns} columns, for {count} classes: pass one column of "
+            "predictions for each class, and classes= with the label of each if y lacks some"
+        )
 
 
 class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
@@ -104,15 +229,15 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         unfitted(self.method)  # a wrong method is reported before anything is trained
         X, y = indexable(X, y)
         labels = checked_labels(y)
-        weights = checked_weights(sample_weight, len(labels))
+        weights = None if sample_weight is None else checked_weight(sample_weight, labels.shape)
         kept = np.arange(len(labels)) if weights is None else np.flatnonzero(weights)
         checked_labels(labels[kept])
         frozen = isinstance(self.estimator, FrozenEstimator)
         self.classes_ = _all_classes(labels, self.estimator.classes_ if frozen else None)
         if frozen:
-            scorer = _Scorer(self.estimator, self.classes_, len(kept))
-            part = scorer, scorer.scores(X if len(kept) == len(labels) else _rows(X, kept))
-            self.calibrated_classifiers_ = [self._calibrated(scorer, [part], labels, weights, kept)]
+            model = CalibratedModel(self.estimator, self.classes_, len(kept))
+            part = model, model.scores(X if len(kept) == len(labels) else _rows(X, kept))
+            self.calibrated_classifiers_ = [self._calibrated(model, [part], labels, weights, kept)]
         else:
             self.calibrated_classifiers_ = self._fit_folds(X, labels, weights, kept, fit_params)
         self._report()
@@ -123,21 +248,13 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         return self
 
     def predict_proba(self, X: Any) -> Array:
-        """Return calibrated probabilities, ``(N, C)``.
-
-        Args:
-            X: Samples, as the classifier takes them.
-        """
+        """Return calibrated probabilities, ``(N, C)``."""
         check_is_fitted(self)
         probabilities: Array = np.mean([model.predict_proba(X) for model in self.calibrated_classifiers_], axis=0)
         return probabilities
 
     def predict(self, X: Any) -> Array:
-        """Return the label of the most likely class of each sample, ``(N,)``.
-
-        Args:
-            X: Samples, as the classifier takes them.
-        """
+        """Return the label of the most likely class of each sample, ``(N,)``."""
         best = self.predict_proba(X).argmax(1)
         return np.asarray(self.classes_[best])
 
@@ -146,9 +263,8 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         from_fit = MethodMapping().add(caller="fit", callee="fit")
         to_split = MethodMapping().add(caller="fit", callee="split")
         router = MetadataRouter(owner=self).add_self_request(self)
-        return router.add(estimator=self.estimator, method_mapping=from_fit).add(
-            splitter=self.cv, method_mapping=to_split
-        )
+        router.add(estimator=self.estimator, method_mapping=from_fit)
+        return router.add(splitter=self.cv, method_mapping=to_split)
 
     def __sklearn_tags__(self) -> Any:
         tags, of_estimator = super().__sklearn_tags__(), get_tags(self.estimator)
@@ -180,14 +296,16 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
 
     def _calibrated(
         self,
-        scorer: "_Scorer",
-        parts: "list[tuple[_Scorer, Array]]",
+        model: "CalibratedModel",
+        parts: "list[tuple[CalibratedModel, Array]]",
         labels: Array,
         weights: Array | None,
         rows: Array,
     ) -> "CalibratedModel":
         """Fit a calibrator for one classifier on scores of these rows by it, or by others that were trained like it."""
-        scale = _scale([of for of, _ in parts], [scores for _, scores in parts])
+        scale = 1.0
+        if not hasattr(model.estimator, "predict_proba"):
+            scale = max(1.0, max(float(np.abs(scores).max()) for _, scores in parts) / LARGEST_DECISION)
         logits = np.concatenate([of.logits(scores, scale) for of, scores in parts])
         if weights is not None:
             # With a mean below 1, as if they sum to 1, they cannot be numbers of copies: a prior would outweigh them.
@@ -195,17 +313,16 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)  # those of all folds are reported together
             calibrator = fitted_calibrator(unfitted(self.method), logits, labels[rows], weights, self.classes_)
-        return CalibratedModel(scorer, calibrator, scale)
+        return replace(model, scale=scale, calibrator=calibrator)
 
     def _report(self) -> None:
         models = self.calibrated_classifiers_
         noticed = [model.calibrator.notices_ for model in models if model.calibrator.notices_]
         if noticed:
             where = "" if len(models) == 1 else f" ({len(noticed)} of {len(models)} folds have such notices)"
-            warnings.warn(
+            warn(
                 f"{type(self).__name__}: {type(models[0].calibrator).__name__}: {'; '.join(noticed[0])}{where}",
                 FitWarning,
-                stacklevel=3,
             )
 
     def _routed(self, weights: Array | None, fit_params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -217,11 +334,10 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
             return fit_params, {}
         if has_fit_parameter(self.estimator, "sample_weight"):
             return {**fit_params, "sample_weight": weights}, {}
-        warnings.warn(
+        warn(
             f"{type(self.estimator).__name__}.fit takes no sample_weight: the weights only reach the calibrator: "
             "enable metadata routing, or use a classifier that takes them",
             UserWarning,
-            stacklevel=4,
         )
         return fit_params, {}
 
@@ -240,11 +356,10 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         if most < 2:
             raise ValueError(f"each of the {len(labels)} classes has 1 sample: use more data, at least 2 of some class")
         if most < wanted:
-            warnings.warn(
+            warn(
                 f"{type(self).__name__}: {most} folds instead of cv={wanted}, since no class has more samples: "
                 "use more data",
                 FitWarning,
-                stacklevel=4,
             )
         with warnings.catch_warnings():
             # A rare class is absent from some folds; the calibrators of these folds have a notice of it.
@@ -253,13 +368,27 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         return [(kept[train], kept[test]) for train, test in splits]
 
 
-@dataclass
-class _Scorer:
-    """A fitted classifier that gives logits of all classes, including those that it was not trained on."""
+@dataclass(frozen=True)
+class CalibratedModel:
+    """A fitted classifier and the calibrator of its predictions, of all classes that the data have.
+
+    Attributes:
+        estimator: The fitted classifier.
+        classes: Sorted labels of all classes, including those that it was not trained on.
+        samples: Number of samples that it was trained on.
+        scale: What its scores are divided by.
+        calibrator: The fitted calibrator; None until it is fitted.
+    """
 
     estimator: Any
-    classes: Array  # sorted labels of all classes
-    samples: int  # number of samples that the classifier was trained on
+    classes: Array
+    samples: int
+    scale: float = 1.0
+    calibrator: Any = None
+
+    def predict_proba(self, x: Any) -> Array:
+        """Return calibrated probabilities, ``(N, C)``."""
+        return np.asarray(self.calibrator.predict_proba(self.logits(self.scores(x), self.scale)))
 
     def scores(self, x: Any) -> Array:
         """Log-probabilities, or decision values of an arbitrary unit; a column for each class of the classifier."""
@@ -311,47 +440,23 @@ class _Scorer:
         return values
 
 
-@dataclass
-class CalibratedModel:
-    """A fitted classifier and the calibrator of its predictions."""
-
-    scorer: _Scorer
-    calibrator: Calibrator
-    scale: float
-
-    @property
-    def estimator(self) -> Any:
-        """The fitted classifier."""
-        return self.scorer.estimator
-
-    def predict_proba(self, x: Any) -> Array:
-        """Return calibrated probabilities, ``(N, C)``."""
-        logits = self.scorer.logits(self.scorer.scores(x), self.scale)
-        return np.asarray(self.calibrator.predict_proba(logits))
-
-
 def _decision_values(estimator: Any, x: Any) -> Array:
     """Decision values with a column for each of two classes too."""
     values = np.asarray(estimator.decision_function(x), dtype=np.float64)
     return np.stack((np.zeros_like(values), values), axis=1) if values.ndim == 1 else values
 
 
-def _scale(scorers: Sequence[_Scorer], scores: Sequence[Array]) -> float:
-    """What the scores of classifiers of one kind are divided by: 1 for log-probabilities."""
-    if hasattr(scorers[0].estimator, "predict_proba"):
-        return 1.0
-    return max(1.0, max(float(np.abs(part).max()) for part in scores) / LARGEST_DECISION)
-
-
 def _fold(
     estimator: Any, X: Any, labels: Array, train: Array, test: Array, metadata: dict[str, Any], classes: Array
-) -> tuple[_Scorer, Array]:
+) -> tuple[CalibratedModel, Array]:
     """Train a classifier without a fold, and score the fold."""
-    scorer = _trained(estimator, X, labels, train, metadata, classes)
-    return scorer, scorer.scores(_rows(X, test))
+    model = _trained(estimator, X, labels, train, metadata, classes)
+    return model, model.scores(_rows(X, test))
 
 
-def _trained(estimator: Any, X: Any, labels: Array, train: Array, metadata: dict[str, Any], classes: Array) -> _Scorer:
+def _trained(
+    estimator: Any, X: Any, labels: Array, train: Array, metadata: dict[str, Any], classes: Array
+) -> CalibratedModel:
     """Train a classifier on some samples."""
     if not np.array_equal(train, np.arange(len(labels))):
         metadata = {
@@ -359,7 +464,7 @@ def _trained(estimator: Any, X: Any, labels: Array, train: Array, metadata: dict
             for name, value in metadata.items()
         }
         X, labels = _rows(X, train), labels[train]
-    return _Scorer(estimator.fit(X, labels, **metadata), classes, len(labels))
+    return CalibratedModel(estimator.fit(X, labels, **metadata), classes, len(labels))
 
 
 def _rows(data: Any, indices: Array) -> Any:
@@ -403,3 +508,42 @@ def _all_classes(labels: Array, known: Array | None) -> Array:
             "pass the labels that it was trained on"
         )
     return np.union1d(classes, known)
+
+
+def unfitted(method: str | Calibrator) -> Calibrator:
+    """A calibrator to fit: one of the named method, or a copy of the given one."""
+    if isinstance(method, Calibrator):
+        return copy.deepcopy(method)
+    if not isinstance(method, str) or method not in METHODS:
+        hint = ': did you mean "platt"?' if isinstance(method, str) and method == "sigmoid" else ""
+        raise ValueError(
+            f"method must be a calibrator of calibrant.posthoc or one of {', '.join(METHODS)}, got {method!r}{hint}"
+        )
+    return METHODS[method]()
+
+
+def fitted_calibrator(
+    calibrator: Calibrator, logits: Array, labels: Array, weights: Array | None, classes: Array
+) -> Calibrator:
+    """Fit a calibrator on ``(N, C)`` logits and labels among ``classes``, one for each column."""
+    # Labels that are indices of columns are the calibrator's default.
+    indices = classes.dtype.kind in "iu" and np.array_equal(classes, np.arange(len(classes)))
+    return calibrator.fit(
+        logits, labels, sample_weight=weights, ignore_index=None, classes=None if indices else classes.tolist()
+    )
+
+
+def checked_labels(y: Any) -> Array:
+    """Labels as an array ``(N,)`` of at least two classes."""
+    if y is None:
+        raise ValueError("requires y to be passed, but the target y is None")
+    labels: Array = column_or_1d(y, warn=True)
+    check_classification_targets(labels)
+    present = np.unique(labels).tolist()
+    if len(present) < 2:
+        raise ValueError(f"y must have more than 1 class, got {present}: pass samples of each class")
+    return labels
+
+
+def __dir__() -> list[str]:
+    return __all__

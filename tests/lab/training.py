@@ -1,4 +1,4 @@
-"""Trials that are killed while they train."""
+"""Trials that train, to their end or until they are killed."""
 
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,13 @@ from calibrant_lab.trials import watching
 from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.run import run_trial
 from calibrant_lab.trials.store import Store, Trial
+
+
+def trained(store: Store, configuration: Configuration, data: Path | None = None, **options: Any) -> Trial:
+    """Train a trial on the CPU to its end."""
+    trial = store.trial(configuration)
+    assert run_trial(store, configuration, data, "cpu", **options) == "done", trial.failure()
+    return trial
 
 
 class KilledError(BaseException):

@@ -1,6 +1,7 @@
-"""The temperature in the loop for any LightningModule."""
+"""Lightning callbacks for any LightningModule: the temperature in the loop, and early stopping after a temperature."""
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -10,13 +11,13 @@ from torch import Tensor, nn
 
 from calibrant import inputs
 from calibrant.training.calibrated_loss import CalibratedLoss, Finished
-from calibrant.training.forward import evaluating, logits_of, pair_of
-from calibrant.training.guard import Sums
+from calibrant.training.forward import Sums, evaluating, logits_in, logits_of, pair_of
+from calibrant.training.guard import warn
 from calibrant.training.held_out import warn_of_loaders
 from calibrant.training.interleave import SAME, Stream, gives_ranks_the_same, kept_random_state
-from calibrant.training.lightning_data import loader_states, moved, on_training_device, restore_loader
-from calibrant.training.output_layer import find_maker
-from calibrant.training.warning import warn
+from calibrant.training.lightning_data import loader_states, moved, of_ranks, on_training_device, restore_loader
+from calibrant.training.output_layer import divide, find_output
+from calibrant.training.temperature_loop import refined_nll
 
 LOADERS = "calibrant_loaders"
 
@@ -87,21 +88,15 @@ class TemperatureInTheLoop(Callback):
         place = {} if self._saved is None else self._saved["stream"]
         with kept_random_state():
             self._stream = Stream(lambda: self.held_out, self.seed, 1, **place)
-            maker = self._maker(trainer, module)
+            first = next(iter(self._stream.whole_pass()), None)
+        if first is None:
+            raise ValueError("the held-out loader gave no batch: give it more data or set drop_last=False")
         self._loss = CalibratedLoss(module, every=self.every, ignore_index=self.ignore_index)
         self._loss.guard.told_of_epochs = True
         if self._saved is not None:
             self._loss.load_state_dict(self._saved["loss"])
         self._saved = None
-        self._loss.attach(maker)
-
-    def _maker(self, trainer: Trainer, module: LightningModule) -> nn.Module:
-        first = next(iter(self._stream.whole_pass()), None)
-        if first is None:
-            raise ValueError("the held-out loader gave no batch: give it more data or set drop_last=False")
-        x, _ = pair_of(moved(trainer, first), "a held-out batch")
-        with evaluating(module), trainer.precision_plugin.forward_context():
-            return find_maker(module, lambda: logits_of(module, x))
+        self._loss.attach(_maker(trainer, module, first, "a held-out batch"))
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Run a held-out batch forward if it is due, and move the temperature."""
@@ -145,7 +140,7 @@ class TemperatureInTheLoop(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
-        """Count correct predictions of the first loader; others may hold data that differ on purpose."""
+        """Score a batch of the first loader; others may hold data that differ on purpose."""
         seen = self._seen(batch)
         if seen is not None and dataloader_idx == 0 and self._loss is not None:
             self._validation.add(self._loss.cleaned(*seen))
@@ -214,3 +209,156 @@ class TemperatureInTheLoop(Callback):
         if state_dict:
             self._saved = state_dict
             self._is_finished = state_dict["is_finished"]
+
+
+class StopAfterTemperature(Callback):
+    """Stop when the validation log loss after temperature scaling no longer improves, and keep the best weights.
+
+    The validation loss often rises because a network becomes over-confident, while its predictions still get better.
+    At every validation this callback logs the log loss after the best temperature, ``validation_refined_nll``, and
+    keeps the weights of the best validation in memory and in checkpoints. At the end of ``fit`` it puts them back.
+
+    The logits are those that ``validation_step`` returns in a mapping with ``"logits"`` and ``"target"``, as in
+    ``InterleavedModule``. Otherwise they come from a second call ``module(inputs)`` on batches ``(inputs, target)``.
+    Every process keeps the logits of all validation samples in memory.
+
+    Args:
+        patience: Validations without improvement after which training stops; None to train to the end and only keep
+            the best weights.
+        loader: Batches to use in place of the validation data.
+        fold: Divide the output layer by the temperature at the end, so that the model itself is calibrated.
+            Batches must be ``(inputs, target)``.
+
+    Attributes:
+        temperature_: Temperature of the best validation.
+        best_score_: Log loss of the best validation after its temperature.
+        best_epoch_: Epoch of the best validation, counted from 0.
+
+    References:
+        Berta, Holzmüller, Jordan, Bach, "Rethinking Early Stopping: Refine, Then Calibrate", 2025.
+
+    Example:
+        >>> from lightning import Trainer
+        >>> stopping = StopAfterTemperature(patience=5, fold=True)
+        >>> trainer = Trainer(callbacks=[stopping], accelerator="cpu", logger=False)
+    """
+
+    def __init__(self, patience: int | None = 3, *, loader: Iterable[Any] | None = None, fold: bool = False) -> None:
+        if patience is not None:
+            inputs.check_count("patience", patience)
+        self.patience = patience
+        self.fold = fold
+        self.loader = loader
+        self._collected: list[tuple[Tensor, Tensor]] = []
+        self._resumes = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self.temperature_ = math.nan
+        self.best_score_ = math.inf
+        self.best_epoch_: float | None = None
+        self._weights: dict[str, Any] | None = None  # on the CPU
+        self._waited = 0
+
+    @property
+    def _stops(self) -> bool:
+        return self.patience is not None and self._waited >= self.patience
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start afresh, or continue from a checkpoint, which may be that of a stopped run."""
+        if self.loader is None and not trainer.num_val_batches:
+            raise ValueError("StopAfterTemperature needs validation data, or a loader: pass val_dataloaders or loader=")
+        if not self._resumes:
+            self._forget()
+        self._resumes = False
+        trainer.should_stop = trainer.should_stop or self._stops
+
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start collecting logits."""
+        self._collected = []
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any, **__: Any
+    ) -> None:
+        """Collect the logits of a batch."""
+        if self.loader is None and not trainer.sanity_checking:
+            self._collect(trainer, pl_module, outputs, batch)
+
+    def _collect(self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any) -> None:
+        if self.fold:  # they find the output layer at the end
+            pair_of(batch, "with fold=True a validation batch")
+        if isinstance(outputs, Mapping) and "logits" in outputs and "target" in outputs:
+            logits, target = outputs["logits"], outputs["target"]
+        elif isinstance(batch, list | tuple) and len(batch) == 2 and isinstance(batch[1], Tensor):
+            with trainer.precision_plugin.forward_context():
+                logits, target = logits_in(module(batch[0])), batch[1]
+        else:
+            raise TypeError(
+                "StopAfterTemperature needs logits: let validation_step return a dict with 'logits' and 'target', or "
+                f"give batches (inputs, target); got a {type(batch).__name__}"
+            )
+        self._collected.append((logits.detach().float().cpu(), target.detach().cpu()))
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log the loss after the temperature, keep the weights if it is the lowest, and stop after ``patience``."""
+        if trainer.sanity_checking:
+            return
+        if self.loader is not None:
+            with kept_random_state():  # the loader may draw from that of training
+                for batch in self.loader:
+                    self._collect(trainer, pl_module, None, trainer.strategy.batch_to_device(batch))
+        batches = [batch for of_rank in of_ranks(trainer, self._collected) for batch in of_rank]
+        self._collected = []
+        logits, target = (torch.cat(column) for column in zip(*batches, strict=True))
+        # Ranks on other processors may differ in the last bit: they follow the first.
+        score, temperature = trainer.strategy.broadcast(refined_nll(logits, target))
+        pl_module.log("validation_refined_nll", score, sync_dist=True)
+        if trainer.state.fn == "fit":
+            self._compare(score, temperature, trainer.current_epoch, pl_module)
+            trainer.should_stop = trainer.should_stop or self._stops
+
+    def _compare(self, score: float, temperature: float, epoch: float, module: nn.Module) -> None:
+        """Copy the weights if this validation is the best one."""
+        if self._stops:  # for example when a stopped run is resumed
+            return
+        if self._weights is not None and not score < self.best_score_:
+            self._waited += 1
+            return
+        self.best_score_, self.temperature_, self.best_epoch_, self._waited = score, temperature, epoch, 0
+        self._weights = {
+            name: value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
+            for name, value in module.state_dict().items()
+        }
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put the best weights back, after all checkpoints have been written, and divide them if asked to."""
+        if self._weights is None:
+            return
+        pl_module.load_state_dict(self._weights)
+        if self.fold:
+            loader: Any = trainer.val_dataloaders if self.loader is None else self.loader
+            with kept_random_state():
+                first = next(iter(loader[0] if self.loader is None and isinstance(loader, list) else loader))
+            maker = _maker(trainer, pl_module, first, "a validation batch")
+            divide(pl_module, maker, self.temperature_, maker)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best validation so far, with its weights."""
+        return {
+            "temperature": self.temperature_, "best_score": self.best_score_, "best_epoch": self.best_epoch_,
+            "waited": self._waited, "weights": self._weights,
+        }  # fmt: skip
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        self.temperature_, self.best_score_ = state_dict["temperature"], state_dict["best_score"]
+        self.best_epoch_, self._waited = state_dict["best_epoch"], state_dict["waited"]
+        self._weights = state_dict["weights"]
+        self._resumes = True
+
+
+def _maker(trainer: Trainer, module: LightningModule, batch: Any, what: str) -> nn.Module:
+    """The layer of a module that makes the logits, or the module that returns them."""
+    x, _ = pair_of(moved(trainer, batch), what)
+    with kept_random_state(), evaluating(module), trainer.precision_plugin.forward_context():
+        return find_output(module, lambda: logits_of(module, x))

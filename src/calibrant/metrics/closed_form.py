@@ -1,0 +1,292 @@
+r"""Tests with a closed-form null distribution: Spiegelhalter's, Kolmogorov-Smirnov, Kuiper's; and Cox's line.
+
+Cumulative residuals of a calibrated model, divided by their standard deviation, are a random walk that tends to
+Brownian motion B on [0, 1]. The laws of its largest distance from 0 and of its range each have two series, one that
+converges quickly for small values and one for large ones.
+
+All take probabilities of an event, or confidences, and whether it came true; of several classes, the top label.
+"""
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Literal, NamedTuple, Unpack
+
+import numpy as np
+
+from calibrant import inputs
+from calibrant.frames import Array
+from calibrant.metrics.predictions import Confidence, Correct, Given, Predictions, predictions
+
+Statistic = Literal["spiegelhalter", "kolmogorov-smirnov", "kuiper"]
+# Terms of either series beyond which nothing changes in float64, on its own side of CROSSING.
+TERMS = 12
+CROSSING = 2.0
+# Probabilities nearer to 0 and 1 count as this: near 1, float32 knows no smaller distance.
+NEAREST = 1e-7
+NEWTON_STEPS = 100
+# Gains in log-likelihood by sample: below the first, Newton's full steps converge; below the second, they have.
+SMALL_GAIN, NO_GAIN = 1e-13, 1e-27
+
+
+def p_value(value: float) -> str:
+    """Format a p-value.
+
+    Example:
+        >>> p_value(0.000999), p_value(0.0123), p_value(0.4128)
+        ('p < 0.001', 'p = 0.012', 'p = 0.413')
+    """
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+class HypothesisTest:
+    """A test of the hypothesis of calibration."""
+
+    p_value: float
+
+    def rejected(self, level: float = 0.05) -> bool:
+        """Whether the hypothesis of calibration is rejected at this level."""
+        inputs.check_range("level", level, low=0, high=1, open_low=True, open_high=True)
+        return self.p_value <= level
+
+
+@dataclass(frozen=True)
+class ClosedFormTest(HypothesisTest):
+    """Test of the hypothesis that the probabilities are calibrated, by the law of its statistic for many samples.
+
+    Attributes:
+        name: Name of the test.
+        statistic: Its statistic, in standard deviations.
+        p_value: Probability that calibrated probabilities give a statistic at least as large.
+    """
+
+    name: str
+    statistic: float
+    p_value: float
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.statistic:z.2f}, {p_value(self.p_value)}"
+
+
+def closed_form_test(
+    confidence: Confidence = None,
+    correct: Correct = None,
+    *,
+    statistic: Statistic = "kuiper",
+    **given: Unpack[Given],
+) -> ClosedFormTest:
+    r"""Test calibration by a statistic whose null distribution has a closed form.
+
+    With residuals :math:`r_i = c_i - z_i` and variances :math:`v_i = z_i (1 - z_i)`,
+
+    .. math::
+        \text{Spiegelhalter: } & \sum_i r_i (1 - 2 z_i) \Big/ \sqrt{\sum_i (1 - 2 z_i)^2 v_i} \\
+        \text{Kolmogorov-Smirnov: } & \max_t \Big| \sum_{i:\, z_i \le t} r_i \Big| \Big/ \sqrt{\sum_i v_i} \\
+        \text{Kuiper: } & \max_{s < t} \Big| \sum_{i:\, s < z_i \le t} r_i \Big| \Big/ \sqrt{\sum_i v_i}
+
+    Spiegelhalter's compares the Brier score with what the probabilities promise, and is standard normal; above 0 they
+    are too extreme, below 0 too moderate. It does not see an error that is the same on both sides of one half. The
+    other two are the KS error, scaled, and the largest sum of residuals over any range of probabilities, which sees
+    errors that change their sign better; they have the laws of the largest distance from 0 and of the range of Brownian
+    motion. With few expected events, or few distinct probabilities, these laws make a test reject less often than it
+    should; :func:`calibrant.metrics.calibration_test` is exact there.
+
+    Args:
+        confidence: Probability of the event, or confidence in the prediction, ``(N,)``.
+        correct: 1 or True where it came true, ``(N,)``.
+        statistic: ``"spiegelhalter"``, ``"kolmogorov-smirnov"`` or ``"kuiper"``.
+        **given: ``logits=`` or ``probabilities=`` with ``target=``: the top label is tested.
+
+    References:
+        Spiegelhalter, "Probabilistic prediction in patient management and clinical trials", Statistics in Medicine
+        1986; Kuiper, "Tests concerning random points on a circle", 1960; Arrieta-Ibarra, Gujral, Tannen, Tygert, Xu,
+        "Metrics of calibration for probabilistic predictions", JMLR 2022; Feller, "The asymptotic distribution of the
+        range of sums of independent random variables", Annals of Mathematical Statistics 1951.
+
+    Example:
+        >>> from calibrant import metrics
+        >>> for statistic in ("spiegelhalter", "kolmogorov-smirnov", "kuiper"):
+        ...     print(metrics.closed_form_test([0.9, 0.8, 0.7, 0.9, 0.8], [0, 1, 0, 1, 0], statistic=statistic))
+        Spiegelhalter's z 2.49, p = 0.013
+        Kolmogorov-Smirnov 2.49, p = 0.025
+        Kuiper 2.49, p = 0.051
+    """
+    inputs.check_choice("statistic", statistic, ("spiegelhalter", "kolmogorov-smirnov", "kuiper"))
+    data = predictions(confidence, correct, name="a closed-form test", **given)
+    z, samples, right = data.ties
+    residual, variance = right - samples * z, samples * z * (1 - z)
+    if statistic == "spiegelhalter":
+        slope = 1 - 2 * z
+        value = _in_deviations(float((residual * slope).sum()), float((slope**2 * variance).sum()))
+        return ClosedFormTest("Spiegelhalter's z", value, 2 * upper_tail(abs(value)))
+    path = np.append(0.0, residual.cumsum())
+    if statistic == "kuiper":
+        value = _in_deviations(float(np.ptp(path)), float(variance.sum()))
+        return ClosedFormTest("Kuiper", value, exceeds_range(value))
+    value = _in_deviations(float(np.abs(path).max()), float(variance.sum()))
+    return ClosedFormTest("Kolmogorov-Smirnov", value, exceeds_distance(value))
+
+
+def _in_deviations(total: float, variance: float) -> float:
+    """A sum in its standard deviations; infinite if probabilities of 0 and 1 alone are wrong."""
+    if variance > 0:
+        return total / math.sqrt(variance)
+    return math.copysign(math.inf, total) if total else 0.0
+
+
+def upper_tail(x: float) -> float:
+    """Probability that a standard normal variable exceeds ``x``."""
+    return math.erfc(x / math.sqrt(2)) / 2
+
+
+def exceeds_distance(x: float) -> float:
+    r""":math:`P(\max |B| \ge x)`.
+
+    Example:
+        >>> round(exceeds_distance(2.2414), 4)
+        0.05
+    """
+    if x <= 0:
+        return 1.0
+    if x > CROSSING:
+        return 4 * sum((-1.0) ** k * upper_tail((2 * k + 1) * x) for k in range(TERMS))
+    odd = range(1, 2 * TERMS, 2)
+    below = sum((-1.0) ** (k // 2) / k * math.exp(-((k * math.pi / x) ** 2) / 8) for k in odd)
+    return max(0.0, 1 - 4 / math.pi * below)
+
+
+def exceeds_range(x: float) -> float:
+    r""":math:`P(\max B - \min B \ge x)`, both over times from 0, where B is 0 (Feller 1951).
+
+    Example:
+        >>> round(exceeds_range(2.497), 3)
+        0.05
+    """
+    if x <= 0:
+        return 1.0
+    if x > CROSSING:
+        return 8 * sum((-1.0) ** (k - 1) * k * upper_tail(k * x) for k in range(1, TERMS))
+    halves = [(k - 0.5) * math.pi for k in range(1, TERMS)]
+    below = sum((8 / x**2 + 2 / h**2) * math.exp(-2 * (h / x) ** 2) for h in halves)
+    return max(0.0, 1 - below)
+
+
+class CalibrationLine(NamedTuple):
+    """The line that predicts the log-odds of the event from those of the stated probability.
+
+    Attributes:
+        intercept: Intercept, 0 if calibrated.
+        intercept_low: Lower end of its 95 % interval.
+        intercept_high: Upper end.
+        slope: Slope, 1 if calibrated; below 1, the probabilities are too extreme; above 1, too moderate.
+        slope_low: Lower end of its 95 % interval.
+        slope_high: Upper end.
+        in_the_large: Intercept of a line with slope 1: above 0, events are more frequent than stated.
+        p_value: Likelihood-ratio test of intercept 0 and slope 1 together.
+    """
+
+    intercept: float
+    intercept_low: float
+    intercept_high: float
+    slope: float
+    slope_low: float
+    slope_high: float
+    in_the_large: float
+    p_value: float
+
+    def __str__(self) -> str:
+        return (
+            f"slope {self.slope:z.2f} (95 % interval {self.slope_low:z.2f} to {self.slope_high:z.2f}), "
+            f"intercept {self.intercept:z.2f} ({self.intercept_low:z.2f} to {self.intercept_high:z.2f}), "
+            f"{p_value(self.p_value)}"
+        )
+
+
+def calibration_line(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> CalibrationLine:
+    r"""Calibration slope and intercept, by logistic regression.
+
+    .. math:: \operatorname{logit} P(c = 1) = a + b \operatorname{logit} z
+
+    Calibrated probabilities have a = 0 and b = 1; the joint test compares twice the gain in log-likelihood with
+    :math:`\chi^2_2`. Intervals are Wald's, from the information matrix. Probabilities within 1e-7 of 0 and 1 count as
+    1e-7 from them.
+
+    References:
+        Cox, "Two further applications of a model for binary regression", Biometrika 1958; Van Calster, McLernon, van
+        Smeden, Wynants, Steyerberg, "Calibration: the Achilles heel of predictive analytics", BMC Medicine 2019.
+
+    Example:
+        >>> import numpy as np
+        >>> from calibrant import metrics
+        >>> generator = np.random.default_rng(0)
+        >>> logit = generator.normal(size=4000)
+        >>> event = generator.random(4000) < 1 / (1 + np.exp(-logit))
+        >>> print(metrics.calibration_line(1 / (1 + np.exp(-2 * logit)), event))  # twice too extreme
+        slope 0.50 (95 % interval 0.46 to 0.54), intercept 0.00 (-0.07 to 0.07), p < 0.001
+    """
+    data = predictions(confidence, correct, name="the calibration line", **given)
+    line, covariance = line_and_covariance(data)
+    logit, samples, right = _columns(data)
+    large, _ = _fitted(np.ones((1, len(logit))), logit, samples, right)
+    ratio = 2 * (_likelihood(line[0] + line[1] * logit, samples, right) - _likelihood(logit, samples, right))
+    reach = NormalDist().inv_cdf(0.975) * np.sqrt(np.diag(covariance))
+    p_of_ratio = math.exp(-max(ratio, 0.0) / 2)  # the tail of chi-squared with two degrees of freedom
+    (a, b), (a_low, b_low), (a_high, b_high) = line.tolist(), (line - reach).tolist(), (line + reach).tolist()
+    return CalibrationLine(a, a_low, a_high, b, b_low, b_high, float(large[0]), p_of_ratio)
+
+
+def line_and_covariance(data: Predictions) -> tuple[Array, Array]:
+    """Intercept and slope, and their covariance, the inverse of the information matrix.
+
+    Raises:
+        ValueError: If there is no finite line.
+    """
+    logit, samples, right = _columns(data)
+    if not 0 < right.sum() < samples.sum():
+        raise ValueError("the calibration line needs samples with and without the event: use more samples")
+    if np.ptp(logit) == 0:
+        raise ValueError("the calibration line needs different probabilities: all are equal")
+    without, with_event = logit[right < samples], logit[right > 0]
+    if without[-1] <= with_event[0] or with_event[-1] <= without[0]:
+        raise ValueError(
+            "there is no finite calibration line, as the probabilities separate samples with the event from those "
+            "without: use more samples"
+        )
+    return _fitted(np.stack((np.ones_like(logit), logit)), np.zeros_like(logit), samples, right)
+
+
+def _columns(data: Predictions) -> tuple[Array, Array, Array]:
+    """Log-odds of the stated probabilities, ascending; and numbers of samples and of events."""
+    z, samples, right = data.ties
+    p = np.clip(z, NEAREST, 1 - NEAREST)
+    return np.log(p) - np.log1p(-p), samples, right
+
+
+def _likelihood(logit: Array, samples: Array, right: Array) -> float:
+    return float((right * logit - samples * np.logaddexp(0, logit)).sum())
+
+
+def _fitted(design: Array, offset: Array, samples: Array, right: Array) -> tuple[Array, Array]:
+    """Coefficients of a logistic regression and the inverse of its information, by Newton's method."""
+    found: Array = np.zeros(len(design))
+    if len(design) == 2:
+        found[1] = 1.0  # the identity, where a calibrated model has its optimum
+    value = _likelihood(found @ design + offset, samples, right)
+    for _ in range(NEWTON_STEPS):
+        fitted = 1 / (1 + np.exp(-np.clip(found @ design + offset, -700, 700)))
+        gradient = design @ (right - samples * fitted)
+        information = (design * (samples * fitted * (1 - fitted))) @ design.T
+        try:
+            step = np.linalg.solve(information, gradient)
+        except np.linalg.LinAlgError:
+            break
+        gain, size = float(gradient @ step) / samples.sum(), 1.0
+        if gain < NO_GAIN:
+            return found, np.linalg.inv(information)
+        if gain < SMALL_GAIN:
+            found = found + step
+            continue
+        while (new := _likelihood((found + size * step) @ design + offset, samples, right)) < value and size > 1e-6:
+            size /= 2
+        found, value = found + size * step, new
+    raise ValueError("the calibration line did not converge: the probabilities nearly separate the outcomes")
