@@ -53,19 +53,6 @@ def test_arrays_tensors_and_lists_in_memory(make: Any, tmp_path: Path, monkeypat
     assert list(torch.load(trial.folder / "model.pt", weights_only=True)) == ["weight"]
 
 
-def test_saved_features_with_a_validation_part(tmp_path: Path, monkeypatch: Patch) -> None:
-    np.savez(tmp_path / "features.npz", x=ROWS.astype(np.float16), y=LABELS)
-
-    def load(folder: Path) -> Data:
-        saved = np.load(folder / "features.npz")
-        train, validation, test = ((saved["x"][rows], saved["y"][rows]) for rows in np.split(np.arange(80), [40, 60]))
-        return Data(train, test, validation=validation)
-
-    recipe = Recipe(load, lambda data: nn.Linear(4, data.classes), **SHORT)
-    trial = train_one(recipe, tmp_path, monkeypatch, folder=tmp_path)
-    assert [len(trial.predicted(part).target) for part in ("validation", "test")] == [20, 20]
-
-
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "cat", "runs", "sleeps", "not"]
 RELATIONS = ["entailment", "neutral", "contradiction"]
 

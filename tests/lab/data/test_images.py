@@ -75,13 +75,8 @@ def test_a_pass_draws_one_number_when_it_begins(shuffle: bool, crop: int, flip: 
     torch.set_rng_state(before)
     assert torch.equal(torch.cat(busy), passed(loader)[0])
     assert torch.equal(torch.get_rng_state(), after_a_draw)
-
-
-def test_without_chance_nothing_is_drawn() -> None:
-    before = torch.get_rng_state()
-    loader = ImageBatches(images(10), 4)
-    assert torch.equal(passed(loader)[0], passed(loader)[0])
-    assert torch.equal(torch.get_rng_state(), before)
+    passed(ImageBatches(images(40), 8))  # without chance nothing is drawn
+    assert torch.equal(torch.get_rng_state(), after_a_draw)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 7, 20])
@@ -99,16 +94,6 @@ def test_batches_are_cut_as_a_dataloader_cuts_them(shuffle: bool, batch_size: in
     labels = torch.cat(found).tolist()
     assert len(set(labels)) == len(labels)
     assert set(labels) == set(indices.tolist())
-
-
-def test_batches_are_the_callers_to_change() -> None:
-    data = images(6)
-    kept = data.pixels.clone()
-    for x, y in ImageBatches(data, 3, indices=torch.arange(6), flip=True, crop_padding=1):
-        x.zero_()
-        y.zero_()
-    assert torch.equal(data.pixels, kept)
-    assert torch.equal(data.labels, torch.arange(6))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
 from calibrant import functional
-from calibrant.files import FileError, write_json
+from calibrant.files import FileError
 from calibrant_lab.paper.figures import DRAWN, caption, write_figure
 from calibrant_lab.paper.figures.cost import figure3
 from calibrant_lab.paper.figures.numbers import numbers_of, shift_csv
@@ -197,15 +197,6 @@ def test_figure5_has_the_validation_accuracy_by_weight_and_the_threshold(plan: P
         result = store.result(chosen)
         assert result is not None
         assert (chosen.option("weight"), result.validation["accuracy"]) in rings
-
-
-def test_a_score_that_was_not_kept_is_missing_from_the_numbers_too(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    plan = plan_maker("digits", "quick")(store)
-    plausible(store, plan.rows[0].trials[0])
-    path = store.trial(plan.rows[0].trials[0]).folder / "history.json"
-    write_json(path, [{"epoch": 0, "train_accuracy": 0.5}])
-    assert numbers_of("figure1", plan, store).splitlines()[1] == "digits,lenet5,12,NLL,0,1,0.5,nan,nan,nan"
 
 
 def numbers(name: str, plan: Plan, store: Store) -> list[dict[str, str]]:

@@ -1,7 +1,6 @@
 """`calibrant reproduce`, `runs` and `report` as a user calls them, on a search of seconds."""
 
 import csv
-import io
 import json
 import shutil
 import warnings
@@ -86,10 +85,7 @@ def test_the_same_command_again_trains_nothing_and_prints_the_same(runs: Path, c
 @pytest.mark.slow
 def test_tables_and_figures_are_written_in_every_format(runs: Path, tmp_path: Path, capsys: Screen) -> None:
     table1(runs, "--out", tmp_path, "--format", "csv")
-    printed = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    written = list(csv.DictReader((tmp_path / "digits-quick-table1.csv").read_text().splitlines()))
-    assert printed == written
-    assert len(written) >= 3
+    assert capsys.readouterr().out == (tmp_path / "digits-quick-table1.csv").read_text() + "\n"
     for number in (1, 3, 4, 5):
         assert run("reproduce", f"figure{number}", *SMALL, "--runs", runs, "--out", tmp_path) == 0
     expected = {f"digits-quick-table1.{ending}" for ending in TABLES}
@@ -97,10 +93,9 @@ def test_tables_and_figures_are_written_in_every_format(runs: Path, tmp_path: Pa
     assert {path.name for path in tmp_path.iterdir()} == expected
     assert Sweep.read(tmp_path / "digits-quick-table1.toml") in recorded(Store(runs))
     curves = list(csv.DictReader((tmp_path / "digits-quick-figure1.csv").read_text().splitlines()))
-    trial = next(one for one in Store(runs).trials() if one.configuration.method == "esd" and one.configuration.seed)
-    [epoch] = trial.history()
+    [trial] = [one for one in Store(runs).trials() if one.configuration.method == "esd" and one.configuration.seed]
     [drawn] = [one for one in curves if (one["row"], one["seed"], one["epoch"]) == ("ESD", "1", "1")]
-    assert float(drawn["test_ece"]) == pytest.approx(epoch["test_ece"], rel=1e-5)
+    assert float(drawn["test_ece"]) == pytest.approx(trial.history()[0]["test_ece"], rel=1e-5)
 
 
 @pytest.mark.slow
