@@ -154,12 +154,6 @@ def test_a_trial_of_another_process_and_a_full_disk_are_errors(tmp_path: Path, m
         train(TINY, None, tmp_path, accelerator="cpu")
 
 
-CONTENTS = {
-    "file": "mine", "mnist.toml": 'recipe = "mnist"', "flat.toml": 'recipe = "mnist"\nbatch-size = 3',
-    "list.json": "[1]", "empty.toml": "",
-}  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("arguments", "token"),
     [
@@ -171,12 +165,8 @@ CONTENTS = {
         (["--recipe", "digits", "--calibration-batch-size", "2", "--method", "esd"], "3 samples"),
         (["--recipe", "digits", "--wandb", "project"], "calibrant[wandb]"),
         (["--recipe", "digits", "--data-dir", "."], "digits"),
-        (["--recipe", "digits", "--image-size", "64"], "'image-size'"),
         (["--recipe", "digits", "--runs", "file"], "file"),
         (["--recipe", "digits", "--config", "mnist.toml"], "mnist.toml"),
-        (["--config", "none.toml"], "none.toml"),
-        (["--config", "flat.toml"], "'batch-size'"),
-        (["--config", "empty.toml"], "recipe"),
     ],
 )
 def test_errors_are_one_line(
@@ -184,8 +174,8 @@ def test_errors_are_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
-    for name, content in CONTENTS.items():
-        Path(name).write_text(content)
+    Path("file").write_text("mine")
+    Path("mnist.toml").write_text('recipe = "mnist"')
     assert run("train", *arguments, "--epochs", "1", "--accelerator", "cpu") == 2
     screen = capsys.readouterr()
     assert token in screen.err

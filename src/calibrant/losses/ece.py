@@ -39,9 +39,6 @@ def ece(
         mask: Boolean, same shape: True where a sample counts.
         sample_weight: Non-negative weights, same shape: a sample of weight 2 counts as two.
 
-    Returns:
-        Shape ``(...)``. Accumulated in float64, returned in the given dtype, at least float32.
-
     References:
         Naeini, Cooper, Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning",
         AAAI 2015; Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
@@ -100,9 +97,6 @@ def soft_binned_ece(
         mask: Boolean, same shape: True where a sample counts.
         sample_weight: Non-negative weights, same shape: a sample of weight 2 counts as two.
 
-    Returns:
-        Shape ``(...)``. Accumulated in float64, returned in the given dtype, at least float32.
-
     References:
         Karandikar et al., "Soft Calibration Objectives for Neural Networks", NeurIPS 2021.
 
@@ -153,9 +147,6 @@ def dca(
         correct: 1 or True where the prediction is right, same shape.
         mask: Boolean, same shape: True where a sample counts.
         sample_weight: Non-negative weights, same shape: a sample of weight 2 counts as two.
-
-    Returns:
-        Shape ``(...)``. Accumulated in float64, returned in the given dtype, at least float32.
 
     References:
         Liang, Zhang, Wang, Jacobs, "Improved Trainable Calibration Method for Neural Networks on Medical

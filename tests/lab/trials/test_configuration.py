@@ -82,23 +82,18 @@ def test_settings_of_other_recipes_and_options_of_other_methods_are_refused(
         configure("svhn", method)
 
 
-FILE = 'recipe = "digits"\nmethod = "esd"\nseed = 1\n[options]\nweight = 2\n[settings]\ncalibration-every = 2\n'
-
-
-def test_a_file_may_have_hyphens_and_leave_out_what_is_at_its_default(tmp_path: Path) -> None:
-    (tmp_path / "small.toml").write_text(FILE)
-    expected = configure("digits", "esd", options={"weight": 2.0}, settings={"calibration_every": 2}, seed=1)
-    assert read_configuration(tmp_path / "small.toml") == expected
-    (tmp_path / "small.toml").write_text('recipe = "digits"\n')
-    assert read_configuration(tmp_path / "small.toml") == configure("digits")
-
-
-def test_a_saved_configuration_comes_back(tmp_path: Path) -> None:
+def test_a_configuration_is_read_from_the_file_of_a_trial_and_from_one_by_hand(tmp_path: Path) -> None:
     first = configure("cifar10", "mmce", options={"bandwidth": 0.2, "root": False}, settings={"flip": True}, seed=4)
     (tmp_path / "config.json").write_text(json.dumps(first.to_dict()))
     found = read_configuration(tmp_path / "config.json")
     assert found == first
     assert found.to_dict() == first.to_dict()
+    settings = "method = 'esd'\nseed = 1\n[options]\nweight = 2\n[settings]\ncalibration-every = 2\n"
+    (tmp_path / "small.toml").write_text(f"recipe = 'digits'\n{settings}")
+    expected = configure("digits", "esd", options={"weight": 2.0}, settings={"calibration_every": 2}, seed=1)
+    assert read_configuration(tmp_path / "small.toml") == expected
+    (tmp_path / "small.toml").write_text('recipe = "digits"\n')
+    assert read_configuration(tmp_path / "small.toml") == configure("digits")
 
 
 @pytest.mark.parametrize(
