@@ -337,7 +337,7 @@ def test_dense_predictions_do_not_pile_up(tmp_path: Path) -> None:
     module = InterleavedModule(nn.Conv2d(1, 3, 1), cal.ESDLoss())
     images = TensorDataset(torch.randn(24, 1, 64, 64), torch.randint(3, (24, 64, 64)))
     trainer(tmp_path, max_epochs=1).fit(module, InterleavedDataModule(images, batch_size=8, calibration_fraction=0.25))
-    assert sum(pairs.confidence.numel() for pairs in module.training_scores._waiting) <= 2**16
+    assert sum(pairs.confidence.numel() for pairs, _ in module.training_scores._waiting) <= 2**16
 
 
 def sgd(weights: Any) -> torch.optim.Optimizer:
