@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence, Sized
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -92,9 +92,9 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def warn(text: str, category: type[UserWarning] = InputWarning) -> None:
-    """Issue a warning at the first line outside this package."""
+    """Issue a warning at the first line outside this package, and outside of torch that calls its modules."""
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("calibrant."):
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(("calibrant.", "torch.")):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, category, stacklevel=level)
 
@@ -136,8 +136,8 @@ def looks_like_probabilities(logits: Array) -> bool:
     return of_one or sum_to_one(some)
 
 
-def warn_if_mistaken(name: str, values: Array, independent: bool = False) -> None:
-    """Warn of logits that are probably probabilities, and of probabilities that are all 1.
+def mistaken(name: str, values: Array, independent: bool = False) -> bool:
+    """Whether logits are probably probabilities, or probabilities are all 1.
 
     Args:
         name: ``"logits"`` or ``"probabilities"``.
@@ -145,18 +145,33 @@ def warn_if_mistaken(name: str, values: Array, independent: bool = False) -> Non
         independent: Whether each column is a label of its own.
     """
     if name == "probabilities":
-        if values.ndim == 1 and len(values) > 2 and (values == 1).all():
-            warn(
-                "every probability of class 1 is 1, probably by a softmax over one class: pass the sigmoid of the "
-                "logit, or logits="
-            )
-    elif looks_like_probabilities(values.ravel() if independent else values):
+        return bool(values.ndim == 1 and len(values) > 2 and (values == 1).all())
+    return looks_like_probabilities(values.ravel() if independent else values)
+
+
+def warn_if_mistaken(name: str, values: Array, independent: bool = False) -> None:
+    """Warn of :func:`mistaken` values, with the remedy."""
+    if not mistaken(name, values, independent):
+        return
+    if name == "probabilities":
+        warn(
+            "every probability of class 1 is 1, probably by a softmax over one class: pass the sigmoid of the logit, "
+            "or logits="
+        )
+    else:
         how = "all lie in [0, 1]" if values.ndim == 1 or independent else "look like probabilities (rows sum to 1)"
         warn(f"these logits {how}: pass probabilities= if they are probabilities")
 
 
+def is_plain(value: object) -> "TypeGuard[np.ndarray[Any, Any]]":
+    """Whether this is an array of numbers, which is no container and holds no names."""
+    return type(value) is np.ndarray and value.dtype.kind in "fiub"
+
+
 def as_array(name: str, value: Values) -> Marks:
     """Convert a tensor, an array, a data frame or a list of numbers to an array, without a copy if possible."""
+    if is_plain(value):
+        return np.ascontiguousarray(value.astype(value.dtype.newbyteorder("="), copy=False))
     if is_tensor(value):
         return of_tensor(value, name)
     if np.ma.isMaskedArray(value):
@@ -277,7 +292,8 @@ def rows_of(
     shape = values.shape[:1] + values.shape[2:]
     labels = list(frames.as_array(classes).tolist()) if classes is not None else _column_names(given)
     weight = None if sample_weight is None else checked_weight(sample_weight, shape)
-    found = _labels(frames.in_order(target, labels), labels, classes is not None, ignore_index)
+    target = target if is_plain(target) else frames.in_order(target, labels)
+    found = _labels(target, labels, classes is not None, ignore_index)
     if not multi_label and found.shape == values.shape and values.shape[1] == 1:
         found = found[:, 0]
     elif multi_label and found.shape == shape and binary:
@@ -424,15 +440,15 @@ def flattened(values: Any) -> Any:
 
 def _column_names(given: Values) -> list[Any] | None:
     """Names of the columns of a data frame; None if there are none, or they only count the columns."""
-    names = frames.columns(given)
+    names = [] if is_plain(given) else frames.columns(given)
     return None if len(names) < 2 or names == list(range(len(names))) else names
 
 
 def _labels(target: Values, names: list[Any] | None, named: bool, ignore_index: int | None) -> IndexArray:
     """Class indices of a target that holds indices, names, or the numbers that ``classes=`` gave the classes."""
-    if frames.has_names(target):
+    if not is_plain(target) and frames.has_names(target):
         if names is None:
-            example = frames.as_array(target).ravel()[0]
+            example = frames.as_array(target).ravel().tolist()[0]
             raise ValueError(f"target holds names, such as {example!r}: pass classes= with the name of every column")
         return frames.class_indices(target, [str(name) for name in names], ignore_index)
     labels = as_array("target", target)

@@ -13,51 +13,29 @@ from calibrant_lab import demo
 from calibrant_lab.recipes.made import draw_rows, error_of_p, true_probabilities, true_test_probabilities
 from calibrant_lab.scores import column
 
-Ran = tuple[demo.Scores, str, Path]
 SMALL = {"epochs": 2, "rows": 500, "test_rows": 1000}
 
 
-def run(folder: Path, *, seeds: int) -> Ran:
+@pytest.mark.slow
+def test_the_demo_compares_methods_with_the_truth_and_keeps_the_first_seed(tmp_path: Path) -> None:
     screen = io.StringIO()
-    scores = demo.run_demo(folder, Console(file=screen, width=80), SMALL, seeds=seeds, workers=1)
-    return scores, screen.getvalue(), folder
-
-
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    return run(tmp_path_factory.mktemp("demo"), seeds=2)
-
-
-@pytest.mark.slow
-def test_the_table_names_methods_and_data_and_fits_a_terminal(ran: Ran) -> None:
-    scores, screen, _ = ran
-    assert {name: len(seeds) for name, seeds in scores.items()} == {
-        "NLL": 2, "NLL + temperature": 2, "NLL + ESD": 2, "CalibratedLoss": 2, "the true probabilities": 1,
-    }  # fmt: skip
-    assert all(words in screen for words in ("error_of_p", "Synthetic data", "500 training rows", "of 2 seeds"))
-    assert max(map(len, screen.split("labels are drawn")[0].splitlines())) <= 80
-
-
-@pytest.mark.slow
-def test_no_method_beats_the_truth_and_temperature_changes_no_prediction(ran: Ran) -> None:
-    truth, scores = ran[0]["the true probabilities"][0], [one for name in demo.ROWS for one in ran[0][name]]
+    scores = demo.run_demo(tmp_path, Console(file=screen, width=80), SMALL, seeds=2, workers=1)
+    assert {name: len(seeds) for name, seeds in scores.items()} == dict.fromkeys(demo.ROWS, 2) | {demo.TRUTH: 1}
+    shown = screen.getvalue()
+    assert all(words in shown for words in ("error_of_p", "Synthetic data", "500 training rows", "of 2 seeds"))
+    assert max(map(len, shown.split("labels are drawn")[0].splitlines())) <= 80
+    [truth] = scores[demo.TRUTH]
     assert truth["calibrant_lab.recipes.made:error_of_p"] == pytest.approx(0, abs=1e-12)
-    assert all(truth["log_loss"] < one["log_loss"] for one in scores)
-    for plain, scaled in zip(ran[0]["NLL"], ran[0]["NLL + temperature"], strict=True):
+    assert all(truth["log_loss"] < one["log_loss"] for name in demo.ROWS for one in scores[name])
+    for plain, scaled in zip(scores["NLL"], scores["NLL + temperature"], strict=True):
         assert plain["accuracy"] == scaled["accuracy"]
         assert plain["log_loss"] != scaled["log_loss"]
-
-
-@pytest.mark.slow
-def test_it_keeps_the_first_seeds_predictions_and_a_report_that_opens_with_the_difference(ran: Ran) -> None:
-    scores, screen, folder = ran
-    assert f"calibrant evaluate {folder}/nll.npz {folder}/loop.npz" in screen
-    found = metrics.evaluate(read_predictions(folder / "loop.npz"), bins=20)
-    assert found.ece == pytest.approx(scores["CalibratedLoss"][0]["ece"])
-    page = (folder / "report.html").read_text()
-    assert all(name in page for name in demo.ROWS)
-    for other in ("NLL + temperature", "NLL + ESD", "NLL"):
-        assert page.index(f"CalibratedLoss against {other}: accuracy") < page.index("Verdict")
+    assert f"calibrant evaluate {tmp_path}/nll.npz {tmp_path}/loop.npz" in shown
+    found = metrics.evaluate(read_predictions(tmp_path / "loop.npz"), bins=20)
+    assert found.ece == pytest.approx(scores[demo.LOOP][0]["ece"])
+    page = (tmp_path / "report.html").read_text()
+    for other in demo.OTHERS:
+        assert page.index(f"{demo.LOOP} against {other}: accuracy") < page.index("Verdict")
 
 
 def test_labels_follow_the_true_probabilities_and_the_teacher_is_fixed() -> None:

@@ -62,47 +62,34 @@ def test_errors_of_options(name: str, options: dict[str, Any], token: str) -> No
         made(name, **options)
 
 
-class Squared(nn.Module):
-    """An objective of one's own with an option."""
+class Own(nn.Module):
+    """An objective of one's own, with options of several types."""
 
-    def __init__(self, power: float = 2.0) -> None:
+    def __init__(self, power: float = 2.0, kind: str = "squared", count: int = 10, scale: object = None) -> None:
         super().__init__()
-        self.power = power
+        self.given = (power, kind, count, scale)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        return logits.abs().mean() ** self.power
+        return logits.abs().mean()
 
 
-own = Method("squared", Squared, options={"exponent": None}, keywords={"exponent": "power"}, searched={"exponent": 2.0})
+OPTIONS = {"exponent": -1.0, "kind": "squared", "count": 10, "scale": None}
+own = Method("own", Own, options=OPTIONS, keywords={"exponent": "power"}, searched={"exponent": 2.0})
 
 
-def test_a_method_of_ones_own_has_options_of_its_own() -> None:
-    chosen = method(f"{__name__}:own")
-    assert chosen.defaults == {"weight": 1.0, "exponent": None}
-    assert made(f"{__name__}:own", exponent=3).objective.power == 3.0  # type: ignore[union-attr]
-    assert made(f"{__name__}:own").objective.power == 2.0  # type: ignore[union-attr]
-    assert method(f"{__name__}:Squared").build({"weight": 1.0}).objective.power == 2.0  # type: ignore[union-attr]
-
-
-class Kinded(nn.Module):
-    """An objective with options of several types."""
-
-    def __init__(self, kind: str, margin: float, count: int, scale: object = None) -> None:
-        super().__init__()
-        self.given = (kind, margin, count, scale)
-
-
-kinded = Method("kinded", Kinded, options={"kind": "squared", "margin": -1.0, "count": 10, "scale": None})
-
-
-def test_options_have_the_types_of_their_defaults() -> None:
-    name = f"{__name__}:kinded"
-    assert made(name).objective.given == ("squared", -1.0, 10, None)  # type: ignore[union-attr]
-    options = {"kind": "absolute", "margin": "-0.5", "count": "12", "scale": "2"}
+def test_a_method_of_ones_own_has_options_with_the_types_of_their_defaults() -> None:
+    name = f"{__name__}:own"
+    assert method(name).defaults == {"weight": 1.0} | OPTIONS
+    assert made(name).objective.given == (-1.0, "squared", 10, None)  # type: ignore[union-attr]
+    options = {"kind": "absolute", "exponent": "-0.5", "count": "12", "scale": "2"}
     chosen = configure("digits", name, options=options)
-    assert chosen.of_method.build(dict(chosen.options)).objective.given == ("absolute", -0.5, 12, 2)  # type: ignore[union-attr]
+    assert chosen.of_method.build(dict(chosen.options)).objective.given == (-0.5, "absolute", 12, 2)  # type: ignore[union-attr]
     assert from_dict(json.loads(json.dumps(chosen.to_dict()))) == chosen
     assert configure("digits", name, options={"count": 12.0}).option("count") == 12  # as from a grid
-    for option, value in {"margin": "wide", "count": "many", "weight": -1, "kind": 3}.items():
-        with pytest.raises(ValueError, match=f"^{option} should be .*got {value!r}"):
-            configure("digits", name, options={option: value})
+    assert method(f"{__name__}:Own").build({"weight": 1.0}).objective.given[0] == 2.0  # type: ignore[index, union-attr]
+
+
+@pytest.mark.parametrize(("option", "value"), [("exponent", "wide"), ("count", "many"), ("weight", -1), ("kind", 3)])
+def test_an_option_of_another_type_is_refused(option: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"^{option} .*got {value!r}"):
+        configure("digits", f"{__name__}:own", options={option: value})

@@ -13,11 +13,11 @@ from calibrant_lab.methods import METHODS, method
 from calibrant_lab.recipes import RECIPES, recipe
 from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.trials.configuration import configure
-from calibrant_lab.trials.local_executor import Executor, LocalExecutor
+from calibrant_lab.trials.local_executor import Ended, Executor, LocalExecutor
 from calibrant_lab.trials.ray_executor import RayExecutor
-from calibrant_lab.trials.run import run_trial
 from calibrant_lab.trials.store import Store
-from tests.lab.interrupted_sweep import collect
+from tests.lab.interrupted_sweep import carried_out
+from tests.lab.stores import own_recipe
 from tests.shell import run
 
 EXAMPLE = Path(__file__).parents[2] / "examples/own_recipe"
@@ -124,31 +124,28 @@ def test_another_file_of_the_same_name_is_not_shown_the_old_trials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Screen
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    source = SOURCE.replace("from {beside} import network", "network = lambda classes: nn.Linear(4, classes)")
-    for folder, more in (("a", ""), ("b", "x = 2 * x\nvalue = 2\n")):
-        Path(folder).mkdir()
-        Path(folder, "own.py").write_text(source + more)
-        Path(folder, "own.toml").write_text('recipe = "./own.py:rows"\nmethods = ["./own.py:Gap"]\nseeds = 1\n')
-    assert [hasattr(plugins._from_file(Path(f"{name}/own.py").resolve()), "value") for name in "ab"] == [False, True]
+    for folder, more in (("a", ""), ("b", "value = 2\n")):
+        own_recipe(Path(folder), more)
+        Path(folder, "own.toml").write_text('recipe = "./mine.py:mine"\nseeds = 1\n[settings]\nepochs = 1\n')
 
     def error_of(*arguments: str, code: int) -> str:
         assert run(*arguments, "--runs", "runs", "--accelerator", "cpu") == code
         return capsys.readouterr().err
 
-    assert "changed" not in error_of("train", "--recipe", "a/own.py:rows", code=0)
-    for command in ("train --recipe b/own.py:rows", "reproduce b/own.toml", "reproduce b/own.toml --dry-run"):
-        assert re.fullmatch(r".*a/own\.py:rows, .*b/own\.py:rows .*--runs\n", error_of(*command.split(), code=2))
-    Path("b/own.py").write_text(source)
-    assert "changed" not in error_of("train", "--recipe", "b/own.py:rows", code=0)
+    trained = ("train", "--recipe", "a/mine.py:mine", "--epochs", "1")
+    assert "changed" not in error_of(*trained, code=0)
+    others = "train --recipe b/mine.py:mine --epochs 1", "reproduce b/own.toml", "reproduce b/own.toml --dry-run"
+    for command in others:
+        assert re.fullmatch(r".*a/mine\.py:mine, .*b/mine\.py:mine .*--runs\n", error_of(*command.split(), code=2))
+    own_recipe(Path("b"))
+    assert "changed" not in error_of(*others[0].split(), code=0)
 
 
 def run_two(executor: Executor, store: Store, plugin: str) -> None:
     """One trial of the import path, one of the file, both with an objective from outside."""
     trials = [configure(f"{plugin}:rows", f"{plugin}:Gap"), configure(f"./{plugin}.py:rows", f"./{plugin}.py:Gap")]
     try:
-        for trial in trials:
-            executor.submit(trial)
-        endings = {one.configuration: one.ending for one in collect(executor, 2)}
+        endings = {one.configuration: one.ending for one in carried_out(executor, *trials)}
     finally:
         executor.stop()
     assert endings == dict.fromkeys(trials, "done"), [store.trial(trial).failure() for trial in trials]
@@ -165,8 +162,7 @@ def test_worker_processes_load_them_by_themselves(plugin: str) -> None:
     # A file that changed since fails its trial and not the worker.
     Path(f"{plugin}.py").write_text("rows = 1 / 0\n")
     executor = LocalExecutor(store.folder, None, workers=1, accelerator="cpu")
-    executor.submit(trial)
-    assert [one.ending for one in collect(executor)] == ["failed"]
+    assert carried_out(executor, trial) == [Ended(trial, "failed")]
     executor.stop()
     assert "ZeroDivisionError" in (store.trial(trial).failure() or "")
 
@@ -193,19 +189,3 @@ def test_the_example_runs_by_one_command_with_two_workers(
     assert Sweep.read(recorded).select == "log_loss"
     columns = csv.DictReader(io.StringIO(capsys.readouterr().out)).fieldnames or []
     assert {"smooth_ece_percent_mean", "wine.py:surest_error_mean"} <= set(columns)
-
-
-def test_recipe_objective_and_metric_of_the_example_work_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    sweep = Sweep.read(EXAMPLE / "sweep.toml")
-    assert sweep.recipe == f"{EXAMPLE / 'wine.py'}:wine"
-    changes = {"hidden": "8", "epochs": 1}
-    configuration = configure(sweep.recipe, f"{EXAMPLE / 'wine.py'}:SquaredGap", settings=changes)
-    store = Store("runs")
-    assert run_trial(store, configuration, None, "cpu", raises=True) == "done"
-    trial = store.trial(configuration)
-    assert trial.predicted("test").logits.shape == (60, 3)
-    for column in sweep.columns:
-        assert 0 <= trial.score("test", column) < 2

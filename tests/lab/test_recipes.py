@@ -1,11 +1,13 @@
-"""Every kind of data as a recipe of one's own: each trains one trial."""
+"""Recipes, the built-in ones and every kind of data as one's own: each trains on a handful of samples."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -21,8 +23,8 @@ from calibrant_lab import (
 from calibrant_lab.recipes import RECIPES
 from calibrant_lab.trials.configuration import configure
 from calibrant_lab.trials.fit import first_network
-from calibrant_lab.trials.store import Store, Trial
-from tests.lab.training import trained
+from calibrant_lab.trials.store import CHECKPOINT, Store, Trial
+from tests.lab.training import killed_at, trained
 
 Patch = pytest.MonkeyPatch
 SHORT: dict[str, Any] = {"epochs": 1, "batch_size": 16, "validation_fraction": 0.2, "calibration_fraction": 0.3}
@@ -51,46 +53,66 @@ def test_arrays_tensors_and_lists_in_memory(make: Any, tmp_path: Path, monkeypat
     assert list(torch.load(trial.folder / "model.pt", weights_only=True)) == ["weight"]
 
 
-def test_saved_features_with_a_validation_part(tmp_path: Path, monkeypatch: Patch) -> None:
-    np.savez(tmp_path / "features.npz", x=ROWS.astype(np.float16), y=LABELS)
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "cat", "runs", "sleeps", "not"]
+RELATIONS = ["entailment", "neutral", "contradiction"]
 
-    def load(folder: Path) -> Data:
-        saved = np.load(folder / "features.npz")
-        train, validation, test = ((saved["x"][rows], saved["y"][rows]) for rows in np.split(np.arange(80), [40, 60]))
-        return Data(train, test, validation=validation)
 
-    recipe = Recipe(load, lambda data: nn.Linear(4, data.classes), **SHORT)
-    trial = train_one(recipe, tmp_path, monkeypatch, folder=tmp_path)
-    assert [len(trial.predicted(part).target) for part in ("validation", "test")] == [20, 20]
+def text_folder(folder: Path) -> dict[str, Any]:
+    """Forty pairs of sentences in SNLI's files, and a small random BERT."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    folder.mkdir()
+    generator = np.random.default_rng(0)
+    for part, count in (("train", 40), ("dev", 24), ("test", 24)):
+        rows = [
+            {"gold_label": RELATIONS[k % 3]}
+            | {f"sentence{n}": " ".join(generator.choice(WORDS[5:], 5 - n)) for n in (1, 2)}
+            for k in range(count)
+        ]
+        (folder / f"snli_1.0_{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    torch.manual_seed(0)
+    small = transformers.BertConfig(
+        vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    transformers.BertModel(small).save_pretrained(folder / "bert")
+    (folder / "bert/vocab.txt").write_text("\n".join(WORDS))
+    return {"model": str(folder / "bert"), "batch_size": 12, "max_length": 16}
+
+
+def picture_folder(folder: Path) -> dict[str, Any]:
+    """Three classes with ten pictures each to train on, and three to test on."""
+    generator = np.random.default_rng(0)
+    for label, name in enumerate(["ant", "bee", "cat"]):
+        for part, count in (("train", 10), ("val", 3)):
+            (folder / part / name).mkdir(parents=True)
+            for k in range(count):
+                pixels = generator.integers(0, 200, (40, 40, 3), dtype=np.uint8) + 25 * label
+                Image.fromarray(pixels.astype(np.uint8)).save(folder / part / name / f"{k}.png")
+    return {"image_size": 32, "batch_size": 10, "workers": 0, "validation_fraction": 0.2}
+
+
+MADE = {"snli": text_folder, "imagenet100": picture_folder}
+
+
+class Bag(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag = nn.EmbeddingBag(len(WORDS), 3)
+
+    def forward(self, input_ids: Tensor, **_: Tensor) -> Tensor:
+        logits: Tensor = self.bag(input_ids)
+        return logits
 
 
 def test_pairs_of_texts(tmp_path: Path, monkeypatch: Patch) -> None:
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "sleeps", "runs"]
-    (tmp_path / "vocab.txt").write_text("\n".join(words))
-    by_name: Any = {"vocab": {word: number for number, word in enumerate(words)}}
-    if transformers.__version__ < "5":
-        by_name = {"vocab_file": str(tmp_path / "vocab.txt")}
-    tokenizer = transformers.BertTokenizer(**by_name)
-    tokenizer.save_pretrained(tmp_path / "model")
-    texts = [" ".join(GENERATOR.choice(words[5:], 3)) for _ in range(40)]
-
-    class Bag(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.bag = nn.EmbeddingBag(len(words), 3)
-
-        def forward(self, input_ids: Tensor, **_: Tensor) -> Tensor:
-            logits: Tensor = self.bag(input_ids)
-            return logits
+    texts = [" ".join(GENERATOR.choice(WORDS[5:], 3)) for _ in range(40)]
 
     def load(settings: PairSettings) -> Data:
         pairs = Pairs(texts, texts[::-1], torch.arange(40) % 3)
         return text_pairs(TextData(pairs, pairs, pairs, classes=3), settings)
 
-    recipe = Recipe(load, Bag, settings=PairSettings, model=str(tmp_path / "model"), max_length=16, **SHORT)
-    trial = train_one(recipe, tmp_path, monkeypatch)
-    assert len(trial.predicted("test").target) == 40
+    model = text_folder(tmp_path / "saved")["model"]
+    recipe = Recipe(load, Bag, settings=PairSettings, model=model, max_length=16, **SHORT)
+    assert len(train_one(recipe, tmp_path, monkeypatch).predicted("test").target) == 40
 
 
 class Squares(Dataset[Any]):
@@ -171,3 +193,35 @@ def test_defaults_of_a_recipe_keep_the_bounds_and_descriptions_of_the_settings()
     for name, value in (("epochs", 0), ("width", "wide")):
         with pytest.raises(ValueError, match=name):
             kind.checked({name: value})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("recipe", "more", "step"), [("snli", {}, 4), ("imagenet100", {}, 3), ("imagenet100", {"workers": 2}, 3)]
+)
+def test_a_recipe_trains_and_goes_on_after_an_interruption(
+    recipe: str, more: dict[str, int], step: int, tmp_path: Path
+) -> None:
+    settings = MADE[recipe](tmp_path / "data") | {"epochs": 2, "calibration_fraction": 0.3} | more
+    configuration = configure(recipe, "esd", settings=settings)
+    whole = trained(Store(tmp_path / "whole"), configuration, tmp_path / "data")
+    assert 0 <= whole.result().test["accuracy"] <= 1
+
+    store = Store(tmp_path / "runs")
+    assert (killed_at(step, store, configuration, tmp_path / "data").folder / CHECKPOINT).exists()
+    resumed = trained(store, configuration, tmp_path / "data")
+    for name in ("history.json", "data.json", "model.pt"):
+        assert (resumed.folder / name).read_bytes() == (whole.folder / name).read_bytes()
+    assert resumed.result().test == whole.result().test
+
+
+def test_a_list_of_classes_is_used_and_its_content_is_part_of_the_identity(tmp_path: Path) -> None:
+    settings = picture_folder(tmp_path / "data") | {"class_list": str(tmp_path / "classes.txt"), "epochs": 1}
+    identities = []
+    for names in ("ant\nbee\n", "ant\ncat\n"):
+        (tmp_path / "classes.txt").write_text(names)
+        configuration = configure("imagenet100", settings=settings)
+        identities.append(configuration.identity)
+    trial = trained(Store(tmp_path / "runs"), configuration, tmp_path / "data")
+    assert torch.load(trial.folder / "model.pt", weights_only=True)["fc.bias"].shape == (2,)
+    assert identities[0] != identities[1]

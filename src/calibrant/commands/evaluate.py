@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from calibrant.commands import Engine, printable
-from calibrant.commands.monitor import NOTHING, Watch, append_history, check_history, failures, watched
+from calibrant.commands.monitor import Watch, append_history, check_history, failures, with_groups_and_changes
 from calibrant.commands.terminal import (
     Advance,
     plain,
@@ -27,7 +27,8 @@ from calibrant.commands.terminal import (
     show_notices,
 )
 from calibrant.files import FileError, digest, fits_in_memory, naming, read_source, refuse_overwriting
-from calibrant.layout import Columns
+from calibrant.files.formats import TABLES, is_table
+from calibrant.files.layout import Columns
 from calibrant.metrics import compare
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.intervals import Comparison
@@ -35,8 +36,6 @@ from calibrant.metrics.predictions import Predictions
 from calibrant.report import audit, verdict
 from calibrant.report.audit import Audit, audit_table
 from calibrant.report.statistics import weights_of
-from calibrant.tables import SUFFIXES as TABLES
-from calibrant.tables import is_table, missing
 
 # Fewest samples that two models must share to be compared.
 FEWEST_COMPARED = 4
@@ -56,7 +55,7 @@ class AuditOptions:
     margin: float
     engine: Engine
     memory_limit: str
-    watch: Watch = NOTHING
+    watch: Watch
 
 
 # Two names of models, and their comparison, or the reason why there is none.
@@ -105,10 +104,12 @@ def _write(
     """
     try:
         if report is not None:
-            from calibrant.report.page import Made, write_report
+            from calibrant.report.page import Provenance, write_report
 
             now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-            made = Made(now, shlex.join(["calibrant", *sys.argv[1:]]), [(str(path), digest(path)) for path in paths])
+            made = Provenance(
+                now, shlex.join(["calibrant", *sys.argv[1:]]), [(str(path), digest(path)) for path in paths]
+            )
             write_report(report, audits, compared, made=made)
         if history is not None:
             append_history(history, audits, paths)
@@ -167,7 +168,7 @@ def _audit(path: Path, name: str, engine: Engine, options: AuditOptions, begin: 
         margin=options.margin, progress=begin(f"{name}: testing"),
     )  # fmt: skip
     begin(f"{name}: groups and changes")
-    return replace(watched(found, source, options.watch, options.names), notices=source.notices)
+    return replace(with_groups_and_changes(found, source, options.watch, options.names), notices=source.notices)
 
 
 def _compare(audits: list[Audit], options: AuditOptions) -> list[Compared]:
@@ -221,7 +222,7 @@ def _show(audits: list[Audit], compared: Sequence[Compared], console: Console) -
 def _engine(paths: Sequence[Path], wished: Engine) -> Engine:
     """How to read the files: all in memory, or all with SQL."""
     if wished == "auto":
-        large = [path for path in paths if is_table(path) and not missing(path) and not fits_in_memory(path)]
+        large = [path for path in paths if is_table(path) and not fits_in_memory(path)]
         wished = "duckdb" if large else "memory"
     for path in paths if wished != "memory" else ():
         if not is_table(path):

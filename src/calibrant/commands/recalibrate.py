@@ -32,7 +32,8 @@ from calibrant.files import (
     refuse_overwriting,
     write_calibrated,
 )
-from calibrant.layout import Columns
+from calibrant.files.formats import suffix_of
+from calibrant.files.layout import Columns
 from calibrant.metrics import InputWarning, predictions
 from calibrant.metrics.evaluate import Scores
 from calibrant.posthoc import (
@@ -51,7 +52,6 @@ from calibrant.posthoc.map import Affine, Logits
 from calibrant.posthoc.prior import Estimate
 from calibrant.posthoc.saved import read_header
 from calibrant.report.statistics import scores_of
-from calibrant.tables import suffix_of
 
 # Rows that scores need: the number that ``evaluate`` does.
 SCORED_ROWS = 3

@@ -1,6 +1,6 @@
 """Files of predictions: read with errors that name the file and the fix, written atomically."""
 
-from calibrant.files.formats import SUFFIXES, Array, FileError, naming
+from calibrant.files.formats import Array, FileError, naming
 from calibrant.files.read import Source, digest, fits_in_memory, notices_of_start, read_predictions, read_source
 from calibrant.files.write import (
     WRITTEN,
@@ -16,7 +16,6 @@ from calibrant.files.write import (
 )
 
 __all__ = [
-    "SUFFIXES",
     "WRITTEN",
     "Array",
     "FileError",

@@ -1,24 +1,37 @@
-"""The formats of files of predictions, opened as named columns, and errors in one line that name the file."""
+"""The formats of files of predictions, opened as named columns, and errors in one line that name the file.
 
+A format is an entry of :data:`FORMATS` and a reader: a class with ``notices``, ``names``, ``read`` and ``close``. CSV,
+TSV, JSON Lines and Parquet, gzipped, in folders and patterns, have one reader: a view of DuckDB.
+"""
+
+import csv
 import glob
+import gzip
+import itertools
 import json
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from calibrant.tables import SETTINGS, Column, list_of, open_table, quote, suffix_of
-from calibrant.tables import SUFFIXES as TABLES
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 Array = np.ndarray[Any, Any]
-SUFFIXES = (".npz", ".npy", *TABLES)
 UNREADABLE = (ValueError, zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError)
 ZIP = b"PK\x03\x04"
+DAMAGED = "holds Python objects, or is damaged or cut short: save it again, as numbers, or as text with .astype(str)"
+# No extension is fetched: what reads CSV, JSON and Parquet is built in.
+SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": "false", "autoload_known_extensions": "false"
+}  # fmt: skip
+# Rows of a CSV that say what its columns hold.
+SAMPLED = 2000
 
 
 class FileError(ValueError):
@@ -41,6 +54,30 @@ def naming(path: Path) -> Iterator[None]:
         raise FileError(path, "permission denied: change its mode, or run as its owner") from error
     except (ValueError, TypeError) as error:
         raise FileError(path, str(error).removeprefix(f"{path}: ")) from error
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn DuckDB's errors into one line about the file."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.Error as error:
+        message = str(error)
+        fields = re.search(r"on Line: (\d+).*?Expected Number of Columns: (\d+) Found: (\d+)", message, re.DOTALL)
+        if fields:
+            problem = (
+                f"line {fields[1]} has {fields[3]} field{'s' * (fields[3] != '1')}, but the header has {fields[2]}: "
+                "write as many, and quote cells that contain the separator"
+            )
+        elif "not utf-8" in message:
+            problem = "is not a UTF-8 text file: write it as UTF-8"
+        elif suffix_of(path) == ".parquet":
+            problem = f"is not a Parquet file, or is cut short: {message.splitlines()[0]}"
+        else:
+            problem = f"cannot be read: {message.splitlines()[0]}"
+        raise FileError(path, problem) from error
 
 
 class Npz:
@@ -109,24 +146,55 @@ class Npy:
 
     def read(self, names: Sequence[str]) -> dict[str, Array]:
         """Arrays by name."""
-        return {name: _read_npy(self.files[name]) for name in names}
+        found = {}
+        for name in names:
+            path = self.files[name]
+            try:
+                found[name] = np.load(path, allow_pickle=False)
+            except UNREADABLE as error:
+                raise FileError(path, DAMAGED) from error
+            if not isinstance(found[name], np.ndarray):
+                raise FileError(path, "is not an .npy file: write it with numpy.save")
+        return found
 
 
-DAMAGED = "holds Python objects, or is damaged or cut short: save it again, as numbers, or as text with .astype(str)"
+class Column(NamedTuple):
+    """A column of a table: its name, and its type as the engine calls it."""
 
+    name: str
+    type: str
 
-def _read_npy(path: Path) -> Array:
-    try:
-        array: Any = np.load(path, allow_pickle=False)
-    except UNREADABLE as error:
-        raise FileError(path, DAMAGED) from error
-    if not isinstance(array, np.ndarray):
-        raise FileError(path, "is not an .npy file: write it with numpy.save")
-    return array
+    @property
+    def is_list(self) -> bool:
+        """Whether it holds lists: ``FLOAT[]`` or ``FLOAT[10]`` in DuckDB, ``array<float>`` in Spark."""
+        return self.type.endswith("]") or self.type.lower().startswith("array<")
+
+    @property
+    def is_dictionary(self) -> bool:
+        """Whether it holds values by name."""
+        return self.type.startswith(("STRUCT", "MAP", "JSON"))
+
+    @property
+    def is_boolean(self) -> bool:
+        """Whether it holds true and false."""
+        return self.type.lower() == "boolean"
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it holds text."""
+        return self.type.lower() in ("varchar", "string") or self.type.startswith("ENUM")
+
+    @property
+    def number(self) -> str | None:
+        """The type to compute in: FLOAT stays, other numbers become DOUBLE; None if it holds no numbers."""
+        element = re.sub(r"^array<(.*)>$|\[\d*\]$", r"\1", self.type.lower())
+        if element == "float":
+            return "FLOAT"
+        return "DOUBLE" if re.fullmatch(r"double|decimal.*|u?(tiny|small|big|huge)?int(eger)?", element) else None
 
 
 class Table:
-    """CSV, TSV, JSON Lines or Parquet in a file, a folder or a pattern; columns are read when they are needed."""
+    """A table in a file, a folder or a pattern, as the view ``source``; columns are read when they are needed."""
 
     def __init__(self, path: Path) -> None:
         import duckdb
@@ -138,11 +206,10 @@ class Table:
     def _open(self, *, as_text: bool = False) -> None:
         try:
             with explained(self.path):
-                opened = open_table(self.connection, str(self.path), as_text=as_text)
+                columns, self.notices = open_table(self.connection, str(self.path), as_text=as_text)
         except FileNotFoundError as error:
             raise FileError(self.path, str(error).removeprefix(f"{self.path}: ")) from error
-        self.columns = {column.name: column for column in opened.columns}
-        self.notices = opened.notices
+        self.columns = {column.name: column for column in columns}
 
     def close(self) -> None:
         """Close the connection."""
@@ -165,27 +232,25 @@ class Table:
     def read(self, names: Sequence[str]) -> dict[str, Array]:
         """Columns by name, in one pass over the file; text is an array of objects, lists are ``(N, C)``.
 
-        Empty cells are masked. A CSV in which a column turns from numbers into words is read as text.
+        A CSV in which a column turns from numbers into words is read as text.
         """
         import duckdb
 
         plain = [self.columns[name] for name in names if not self.columns[name].is_list]
         found: dict[str, Array] = {}
         if plain:
-            expressions = ", ".join(f"{_expression(column)} AS c{k}" for k, column in enumerate(plain))
+            expressions = ", ".join(f"{_fetched(column)} AS c{k}" for k, column in enumerate(plain))
             try:
                 with explained(self.path):
                     arrays = self.connection.execute(f"SELECT {expressions} FROM source").fetchnumpy()  # noqa: S608
             except FileError as error:
-                if not isinstance(error.__cause__, duckdb.ConversionException) or not self._has_doubles():
+                has_numbers = any(column.type == "DOUBLE" for column in self.columns.values())
+                if not isinstance(error.__cause__, duckdb.ConversionException) or not has_numbers:
                     raise
                 self._open(as_text=True)
                 return self.read(names)
             found = {column.name: arrays[f"c{k}"] for k, column in enumerate(plain)}
         return {name: found[name] if name in found else self._lists(name) for name in names}
-
-    def _has_doubles(self) -> bool:
-        return any(column.type == "DOUBLE" for column in self.columns.values())
 
     def _lists(self, name: str) -> Array:
         """A column of lists of one length as ``(N, C)``."""
@@ -211,17 +276,6 @@ class Table:
         return [None if cell is None else json.loads(cell) for (cell,) in cells]
 
 
-def open_file(path: Path) -> Npz | Npy | Table:
-    """Open a file of predictions; the caller closes it."""
-    match suffix_of(path):
-        case ".npz":
-            return Npz(path)
-        case ".npy":
-            return Npy(path)
-        case _:
-            return Table(path)
-
-
 def cells_of_parquet(path: Path, files: Sequence[str]) -> int:
     """Number of values in Parquet files, including those in lists."""
     import duckdb
@@ -236,7 +290,7 @@ def empty_cells(name: str, missing: int) -> str:
     return f"column {name!r} has {missing:,} empty value{'s'[: missing != 1]}: fill or drop the rows"
 
 
-def _expression(column: Column) -> str:
+def _fetched(column: Column) -> str:
     """How a plain column is fetched: numbers and text as they are, decimals as DOUBLE, the rest as text."""
     name = quote(column.name)
     if column.number is not None and column.type.startswith("DECIMAL"):
@@ -244,25 +298,272 @@ def _expression(column: Column) -> str:
     return name if column.number or column.is_boolean or column.type == "VARCHAR" else f"CAST({name} AS VARCHAR)"
 
 
-@contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Turn DuckDB's errors into one line about the file."""
-    import duckdb
+def suffix_of(path: Path | str) -> str:
+    """Ending that says what a file holds, in small letters; ``.gz`` is left out.
 
+    Example:
+        >>> suffix_of("predictions.CSV.gz")
+        '.csv'
+    """
+    path = Path(path)
+    return Path(path.stem).suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
+
+
+def is_table(path: Path | str) -> bool:
+    """Whether a file, a folder or a pattern is a table by its name.
+
+    Example:
+        >>> is_table("part-*.parquet"), is_table("predictions.npz")
+        (True, False)
+    """
+    return suffix_of(path) in TABLES or Path(path).is_dir()
+
+
+def files_of(where: str) -> list[str]:
+    """Files of a path, a folder or a pattern, sorted; an error unless all are of one known format."""
+    path = Path(where)
+    if path.is_dir():
+        inside = (str(each) for each in path.rglob("*") if each.is_file() and not each.name.startswith((".", "_")))
+        found = sorted(name for name in inside if suffix_of(name) in TABLES)
+        if not found:
+            raise FileNotFoundError(f"{where}: is a folder without a file that ends in {', '.join(TABLES)}")
+    else:
+        found = [where] if path.exists() else sorted(glob.glob(where, recursive=True))  # noqa: PTH207 (may be absolute)
+        if not found:
+            raise FileNotFoundError(f"{where}: no such file: check the path")
+    formats = {suffix_of(name) for name in found}
+    if not formats <= set(TABLES):
+        raise ValueError(f"{where}: expected a .parquet or .csv file, .tsv or .jsonl: convert it, or rename it")
+    if len(formats) > 1:
+        raise ValueError(f"{where}: holds {' and '.join(sorted(formats))} files: give a pattern such as '*.parquet'")
+    return found
+
+
+def open_table(
+    connection: "DuckDBPyConnection", where: str, *, as_text: bool = False, written: Path | None = None
+) -> tuple[list[Column], tuple[str, ...]]:
+    """Make the view ``source`` of a file, a folder or a pattern; return its columns and what was assumed, in sentences.
+
+    Afterwards the connection, opened with ``SETTINGS``, can read these files and write ``written`` only. With
+    ``as_text`` the cells of a CSV stay text, whatever they hold.
+    """
+    found = files_of(where)
+    absolute = [str(Path(name).absolute()) for name in found]
+    # DuckDB compares the name as it is given, and as it is found.
+    allowed = [*absolute, *map(glob.escape, absolute), *([str(written.absolute())] if written else [])]
+    [(restricted,)] = connection.execute("SELECT NOT current_setting('enable_external_access')").fetchall()
+    if not restricted:
+        connection.execute(f"SET allowed_paths = {list_of(allowed)}")
+        connection.execute("SET enable_external_access = false")
+    view = FORMATS[suffix_of(found[0])].view
+    if view is not None:
+        return view(connection, list_of(map(glob.escape, absolute))), ()
+    return _view_csv(connection, found, list_of(map(glob.escape, absolute)), as_text=as_text)
+
+
+def _describe(connection: "DuckDBPyConnection", reader: str) -> list[Column]:
+    connection.execute(f"CREATE OR REPLACE VIEW source AS SELECT * FROM {reader}")  # noqa: S608 (quoted by the caller)
+    return [Column(*row[:2]) for row in connection.execute("DESCRIBE source").fetchall()]
+
+
+def _view_parquet(connection: "DuckDBPyConnection", quoted: str) -> list[Column]:
+    return _describe(connection, f"read_parquet({quoted})")
+
+
+def _view_json(connection: "DuckDBPyConnection", quoted: str) -> list[Column]:
+    """Find the columns once, in all rows, and name them, so that no later statement looks for them again.
+
+    One object of lists, ``{"predictions": [...], "label_ids": [...]}``, becomes a row for each element.
+    """
+    whole = f"read_json({quoted}, sample_size = -1, union_by_name = true)"
+    found = [Column(*row[:2]) for row in connection.execute(f"DESCRIBE SELECT * FROM {whole}").fetchall()]  # noqa: S608
+    pairs = ", ".join(f"{text(column.name)}: {text(column.type)}" for column in found)
+    # One column called json is what DuckDB makes of rows that are no objects.
+    named = f"read_json({quoted}, columns = {{{pairs}}})" if [each.name for each in found] != ["json"] else whole
+    columns = _describe(connection, named)
+    lists = [quote(column.name) for column in columns if column.is_list]
+    if len(lists) < 2 or connection.execute("SELECT count(*) FROM (FROM source LIMIT 2)").fetchall() != [(1,)]:
+        return columns
+    lengths = connection.execute(f"SELECT {', '.join(f'len({name})' for name in lists)} FROM source").fetchall()[0]  # noqa: S608
+    longest = max(length or 0 for length in lengths)
+    chosen = [name for name, length in zip(lists, lengths, strict=True) if length == longest]
+    if len(chosen) < 2:
+        return columns
+    connection.execute("ALTER VIEW source RENAME TO folded")
+    unnested = ", ".join(f"unnest({name}) AS {name}" for name in chosen)
+    return _describe(connection, f"(SELECT {unnested} FROM folded)")  # noqa: S608 (quoted)
+
+
+def _view_csv(
+    connection: "DuckDBPyConnection", found: list[str], quoted: str, *, as_text: bool
+) -> tuple[list[Column], tuple[str, ...]]:
+    header, *others = [read_header(Path(name)) for name in found]
+    for name, other in zip(found[1:], others, strict=True):
+        if other != header and sorted(other.names) == sorted(header.names):
+            how = "separates or encodes" if other.names == header.names else "orders"
+            raise ValueError(f"{name}: {how} its columns otherwise than {found[0]}: write all alike")
+        if other != header:
+            raise ValueError(f"{name}: has other columns than {found[0]}: write all alike")
+    options = (
+        f"auto_detect = false, header = true, quote = '\"', escape = '\"', skip = {header.skipped}, "
+        f"delim = {text(header.separator)}, encoding = {text(header.encoding)}"
+    )
+    names = distinct(header.names)
+
+    def describe(types: Sequence[str], more: str = "") -> list[Column]:
+        pairs = ", ".join(f"{text(name)}: {text(kind)}" for name, kind in zip(names, types, strict=True))
+        return _describe(connection, f"read_csv({quoted}, {options}{more}, columns = {{{pairs}}})")
+
+    columns = describe(["VARCHAR"] * len(names))
+    notices = ("it is not UTF-8, and read as Latin-1",) * (header.encoding == "latin-1")
+    if as_text:
+        return columns, notices
+    types, comma = _sampled_types(connection, names)
+    if comma:
+        notices += ("numbers are read with decimal commas",)
+    return describe(types, ", decimal_separator = ','" if comma else ""), notices
+
+
+def _sampled_types(connection: "DuckDBPyConnection", names: Sequence[str]) -> tuple[list[str], bool]:
+    """What the columns of a CSV hold, by its first rows; and whether numbers have decimal commas."""
+    tests = ", ".join(
+        f"[count({column}), count(TRY_CAST({column} AS DOUBLE)), "
+        f"count(TRY_CAST(replace({column}, ',', '.') AS DOUBLE)), "
+        f"count(*) FILTER (lower(trim({column})) IN ('true', 'false'))]"
+        for column in map(quote, names)
+    )
+    counts = connection.execute(f"SELECT {tests} FROM (FROM source LIMIT {SAMPLED})").fetchall()[0]  # noqa: S608
+    comma = not any(0 < plain < filled == commas for filled, plain, commas, _ in counts) and any(
+        0 == plain < filled == commas for filled, plain, commas, _ in counts
+    )
+
+    def kind(filled: int, plain: int, commas: int, booleans: int) -> str:
+        if filled and booleans == filled:
+            return "BOOLEAN"
+        return "DOUBLE" if filled and (filled == plain or (comma and filled == commas)) else "VARCHAR"
+
+    return [kind(*each) for each in counts], comma
+
+
+class Header(NamedTuple):
+    """How a CSV file begins: the names of its columns, what separates them, and what comes before them."""
+
+    names: tuple[str, ...]
+    separator: str
+    skipped: int
+    encoding: str
+
+
+def read_header(path: Path) -> Header:
+    """Read the first line of a CSV that is neither blank nor a comment; it must hold the names of the columns.
+
+    DuckDB would take the first line that fits the rows below, and lose lines without a word.
+    """
     try:
-        yield
-    except duckdb.Error as error:
-        message = str(error)
-        fields = re.search(r"on Line: (\d+).*?Expected Number of Columns: (\d+) Found: (\d+)", message, re.DOTALL)
-        if fields:
-            problem = (
-                f"line {fields[1]} has {fields[3]} field{'s' * (fields[3] != '1')}, but the header has {fields[2]}: "
-                "write as many, and quote cells that contain the separator"
-            )
-        elif "not utf-8" in message:
-            problem = "is not a UTF-8 text file: write it as UTF-8"
-        elif suffix_of(path) == ".parquet":
-            problem = f"is not a Parquet file, or is cut short: {message.splitlines()[0]}"
-        else:
-            problem = f"cannot be read: {message.splitlines()[0]}"
-        raise FileError(path, problem) from error
+        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+            start = file.read(1 << 20)
+    except (gzip.BadGzipFile, EOFError) as error:
+        raise ValueError(f"{path}: is not gzipped, or is cut short: compress it again, or leave out .gz") from error
+    whole = start[: start.rfind(b"\n") + 1] or start  # the last line may end within a character
+    encoding = "utf-16" if start.startswith(b"\xff\xfe") else "utf-8" if _decodes(whole) else "latin-1"
+    decoded = start.decode(encoding, errors="replace").removeprefix("\ufeff")
+    if start.startswith(b"\xfe\xff"):
+        raise ValueError(f"{path}: is UTF-16 in big-endian order: write it as UTF-8, with iconv -f UTF-16 -t UTF-8")
+    if "\0" in decoded:
+        raise ValueError(f"{path}: is not a text file: write it as UTF-8 CSV with a header line")
+    lines = decoded.splitlines(keepends=True)
+    before = [*itertools.takewhile(lambda line: re.fullmatch(r"\s*|sep=.\s*|#[^,;\t|]*", line), lines)]
+    rest = decoded[sum(map(len, before)) :]
+    if not rest:
+        raise ValueError(f"{path}: holds no line: write a header line and a row for each sample")
+    bare = re.sub(r'"[^"]*"', "", rest).splitlines()[0]
+    told = next((line[4] for line in before if line.startswith("sep=")), None)
+    separator = told or max(",;\t|", key=bare.count)
+    names = next(csv.reader(rest.splitlines(keepends=True), delimiter=separator, skipinitialspace=True))
+    # NumPy's savetxt writes the names behind a hash.
+    stripped = tuple(name.strip() for name in (names[0].removeprefix("#"), *names[1:]))
+    if all(_is_number(name) for name in stripped):
+        raise ValueError(f"{path}: begins with numbers: the first line must hold the names of the columns")
+    return Header(stripped, separator, len(before), encoding)
+
+
+def _decodes(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell.replace(",", "."))
+    except ValueError:
+        return False
+    return True
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Names that differ also in small letters, as DuckDB needs: a later one that repeats gets its place.
+
+    Example:
+        >>> distinct(["id", "correct", "Correct"])
+        ['id', 'correct', 'Correct (column 3)']
+    """
+    seen: set[str] = set()
+    found = []
+    for place, name in enumerate(names, 1):
+        found.append(f"{name} (column {place})" if name.lower() in seen or not name else name)
+        seen.add(name.lower())
+    return found
+
+
+def text(value: str) -> str:
+    """A string in SQL."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def quote(name: str) -> str:
+    """The name of a column in SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def list_of(values: Iterable[str]) -> str:
+    """A list of strings in SQL."""
+    return f"[{', '.join(map(text, values))}]"
+
+
+Opened = Npz | Npy | Table
+
+
+class Format(NamedTuple):
+    """How files with a suffix are read and written.
+
+    Attributes:
+        reader: What opens a file.
+        copy: Options of DuckDB's COPY that write such a table.
+        view: What makes the view of a table and returns its columns; None for separated text.
+    """
+
+    reader: type[Npz] | type[Npy] | type[Table]
+    copy: str = ""
+    view: "Callable[[DuckDBPyConnection, str], list[Column]] | None" = None
+
+
+FORMATS = {
+    ".npz": Format(Npz),
+    ".npy": Format(Npy),
+    ".csv": Format(Table, "FORMAT csv, HEADER, DELIMITER ','"),
+    ".tsv": Format(Table, "FORMAT csv, HEADER, DELIMITER '\t'"),
+    ".jsonl": Format(Table, "FORMAT json", _view_json),
+    ".ndjson": Format(Table, "FORMAT json", _view_json),
+    ".json": Format(Table, "FORMAT json, ARRAY true", _view_json),
+    ".parquet": Format(Table, "FORMAT parquet", _view_parquet),
+}
+# Formats of tables, which folders and patterns may hold.
+TABLES = tuple(suffix for suffix, each in FORMATS.items() if each.reader is Table)
+
+
+def open_file(path: Path) -> Opened:
+    """Open a file of predictions; the caller closes it."""
+    return FORMATS[".csv" if path.is_dir() else suffix_of(path)].reader(path)

@@ -1,57 +1,35 @@
 """Answers of language models: log-probabilities of the options of each row, and the logs of lm-evaluation-harness."""
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from calibrant.files.cells import Kind, numbers_of
 from calibrant.files.formats import Array, Table
-from calibrant.files.values import numbers_of
-from calibrant.layout import Kind
-from calibrant.tables import Column
-
-if TYPE_CHECKING:
-    from calibrant.files.read import Source
+from calibrant.files.layout import LOG_PROBABILITIES, RESPONSES
 
 Row = list[float] | None
-RESPONSES = ("filtered_resps", "resps")
 SOFTMAX = "probabilities are the softmax of the log-probabilities over the options of a row"
-# Names of columns whose rows may differ in the number of options, or lack them.
-NAMES = ("logprobs", "log_probs", "logprob")
 
 
 class Options(NamedTuple):
     """Log-probabilities of the options of the rows that have them, or confidences in the highest option.
 
     Attributes:
-        kind: ``"logits"``; or ``"confidence"`` if rows differ in the number of options.
-        values: ``(N, C)`` log-probabilities, or ``(N,)`` confidences.
+        values: ``(N, C)`` log-probabilities; or ``(N,)`` confidences if rows differ in the number of options.
         labels: Indices of the right options, or whether the highest is right; None if there are none.
-        rows: Indices of the rows that have them.
-        all_kept: Whether these are all rows.
+        rows: Indices of the rows that have them; None if all do.
         names: Names of the options, if they have any.
         notices: What was assumed or left out, in sentences.
     """
 
-    kind: Kind
     values: Array
     labels: Array | None
-    rows: Sequence[int]
-    all_kept: bool
+    rows: Array | None
     names: tuple[str, ...] | None
     notices: tuple[str, ...]
-
-
-def is_harness(names: Iterable[str]) -> bool:
-    """Whether columns are those of lm-evaluation-harness (``samples_*.jsonl``)."""
-    return "target" in names and any(name in names for name in RESPONSES)
-
-
-def holds_options(column: Column) -> bool:
-    """Whether the cells of a column are dictionaries, or log-probabilities of options."""
-    nested = column.type.startswith(("STRUCT", "MAP", "JSON"))
-    return nested or (column.is_list and column.name.lower() in NAMES)
 
 
 def read_harness(table: Table) -> Options:
@@ -68,67 +46,67 @@ def read_harness(table: Table) -> Options:
     if "arguments" in there and any(_index(target, ()) is None for target in targets):
         texts = table.json("arguments")
     labels = [_index(target, _continuations(given)) for target, given in zip(targets, texts, strict=True)]
-    found: list[tuple[int, list[float], int | None, bool]] = []
+    rows: list[Row] = list(options)
+    right: list[bool] = []
     differ = 0
     for k, (row, label, accuracy) in enumerate(zip(options, labels, accuracies, strict=True)):
-        if row is not None and len(row) > 1 and (label is not None or accuracy is not None):
-            right = bool(accuracy) if label is None else int(np.argmax(row)) == label
-            differ += accuracy is not None and bool(accuracy) != right
-            found.append((k, row, label, right))
-    if not found:
+        if row is None or len(row) < 2 or (label is None and accuracy is None):
+            rows[k] = None
+            continue
+        right.append(bool(accuracy) if label is None else int(np.argmax(row)) == label)
+        differ += accuracy is not None and bool(accuracy) != right[-1]
+    if not right:
         raise ValueError("has no row with log-probabilities of options and a target")
-    rows, full, known, correct = zip(*found, strict=True)
     notices = (*table.notices, SOFTMAX)
     if differ:
         notices += (f"in {differ:,} rows, acc disagrees with the highest log-probability, which is used",)
-    notices += _left_out(len(rows), len(options), "log-probabilities or no target")
+    known = [label for row, label in zip(rows, labels, strict=True) if row is not None]
     indices = None if None in known else np.array(known, np.int64)
-    return _options(full, indices, np.array(correct, np.int64), rows, len(options), None, notices)
+    return _options(rows, indices, right, None, notices, "log-probabilities or no target")
 
 
-def read_column(table: Table, name: str, source: "Source") -> Options:
+def read_column(table: Table, name: str, kind: Kind, labels: Array | None) -> Options:
     """Read a column of lists or dictionaries of options; rows without them are left out and counted."""
-    cells = table.json(name)
-    options, names = read_options(cells)
-    rows = [k for k, row in enumerate(options) if row is not None]
-    full = [row for row in options if row is not None]
+    rows, names = read_options(table.json(name))
+    kept = [k for k, row in enumerate(rows) if row is not None]
+    full = [row for row in rows if row is not None]
     if not full:
         raise ValueError(f"{name!r} has no row of numbers: write a list of numbers, or a number for each name")
-    notices = _left_out(len(rows), len(options), name)
-    if source.kind == "logits" and name.lower() in NAMES:
-        notices += (SOFTMAX,)
-    labels = None if source.labels is None else source.labels[rows]
-    if len({len(row) for row in full}) == 1:
-        return Options(source.kind, np.array(full), labels, rows, len(rows) == len(cells), names, notices)
-    if labels is None or source.kind != "logits":
-        raise ValueError(f"lists in column {name!r} must have one length")
-    right = [int(np.argmax(row)) == label for row, label in zip(full, numbers_of("target", labels), strict=True)]
-    return _options(full, None, np.array(right, np.int64), rows, len(cells), names, notices)
+    labels = None if labels is None else labels[kept]
+    notices = (SOFTMAX,) * (kind == "logits" and name.lower() in LOG_PROBABILITIES)
+    right = None
+    if len({len(row) for row in full}) > 1:
+        if labels is None or kind != "logits":
+            raise ValueError(f"lists in column {name!r} must have one length")
+        right = [int(np.argmax(row)) == label for row, label in zip(full, numbers_of("target", labels), strict=True)]
+    return _options(rows, labels, right, names, notices, name)
 
 
 def _options(
-    full: Sequence[list[float]],
+    rows: Sequence[Row],
     labels: Array | None,
-    right: Array,
-    rows: Sequence[int],
-    total: int,
+    right: Sequence[bool] | None,
     names: tuple[str, ...] | None,
     notices: tuple[str, ...],
+    what: str,
 ) -> Options:
-    """Log-probabilities if all rows have as many and a label; else confidences in the highest option."""
+    """Log-probabilities if all rows have as many; else, or without labels, confidences in the highest option.
+
+    Rows that are None are left out, since they have no ``what``; ``labels`` and ``right`` are those of the others.
+    """
+    kept = [k for k, row in enumerate(rows) if row is not None]
+    full = [row for row in rows if row is not None]
+    if len(kept) < len(rows):
+        notices += (f"{len(rows) - len(kept):,} of {len(rows):,} rows have no {what}: they are left out",)
+    places = np.array(kept, np.int64) if len(kept) < len(rows) else None
     counts = {len(row) for row in full}
-    all_kept = len(rows) == total
-    if len(counts) == 1 and labels is not None:
-        return Options("logits", np.array(full), labels, rows, all_kept, names, notices)
-    why = "the target is known only through acc"
-    if len(counts) > 1:
-        why = f"rows have {min(counts)} to {max(counts)} options"
+    if len(counts) == 1 and (labels is not None or right is None):
+        return Options(np.array(full), labels, places, names, notices)
+    why = f"rows have {min(counts)} to {max(counts)} options"
+    if len(counts) == 1:
+        why = "the target is known only through acc"
     notices += (f"{why}: the confidence in the highest option is evaluated",)
-    return Options("confidence", confidences(full), right, rows, all_kept, None, notices)
-
-
-def _left_out(kept: int, total: int, what: str) -> tuple[str, ...]:
-    return (f"{total - kept:,} of {total:,} rows have no {what}: they are left out",) * (kept < total)
+    return Options(confidences(full), np.array(right, np.int64), places, None, notices)
 
 
 def read_options(cells: Sequence[Any]) -> tuple[list[Row], tuple[str, ...] | None]:

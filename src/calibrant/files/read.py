@@ -1,4 +1,4 @@
-"""Reading predictions: which columns of a file hold them, what they mean, and whether they fit into memory."""
+"""Reading predictions: a source of checked values and labels, and what was assumed or is doubtful about them."""
 
 import hashlib
 import re
@@ -11,12 +11,35 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.files import language_models, values
-from calibrant.files.formats import SUFFIXES, Array, FileError, Npy, Npz, Table, cells_of_parquet, naming, open_file
-from calibrant.files.values import LEFT_OUT, filled, is_text, numbers_of
-from calibrant.layout import NOT_TWO, Columns, Kind, Layout, find_layout, name_of_values
-from calibrant.metrics import InputWarning, Predictions, predictions
-from calibrant.tables import files_of, is_table, suffix_of
+from calibrant.files import cells, language_models
+from calibrant.files.formats import (
+    FORMATS,
+    Array,
+    FileError,
+    Npy,
+    Opened,
+    Table,
+    cells_of_parquet,
+    files_of,
+    is_table,
+    naming,
+    open_file,
+    suffix_of,
+)
+from calibrant.files.layout import (
+    LOG_PROBABILITIES,
+    NOT_TWO,
+    Columns,
+    Layout,
+    class_indices,
+    find_layout,
+    is_harness,
+    name_of_values,
+    names_of_classes,
+    refuse_stray,
+)
+from calibrant.inputs import InputWarning, flattened
+from calibrant.metrics import Predictions, predictions
 
 # Names of weights, which are never assumed, and of the classes, as scikit-learn has them.
 WEIGHTS = ("sample_weight", "sample_weights", "weight", "weights")
@@ -41,7 +64,7 @@ class Source:
     """
 
     path: Path
-    kind: Kind
+    kind: cells.Kind
     values: Array
     labels: Array | None = None
     names: tuple[str, ...] | None = None
@@ -86,8 +109,7 @@ class Source:
     def columns(self, names: Sequence[str]) -> dict[str, Array]:
         """Other columns by name, of the rows that were kept; empty cells are masked."""
         with naming(self.path), closing(_opened(self.path, names)) as opened:
-            for name in names:
-                _check_column(opened, name)
+            _check_columns(opened, names)
             found = opened.read(names)
         rows = self.rows
         if rows is None:
@@ -97,13 +119,11 @@ class Source:
 
 
 def read_predictions(path: Path, names: Columns | None = None) -> Predictions:
-    """Read a file of predictions.
+    """Read a file of predictions with labels.
 
     Args:
-        path: ``.npz``, ``.npy``, ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet``, or a folder or pattern of tables, with
-            ``logits`` or ``probabilities`` and ``target``, or with ``confidence`` and ``correct``. In a table,
-            ``(N, C)`` values are columns ``logits_0``, ``logits_1``, ..., or one column of lists.
-        names: Names of the arrays or columns, if they are different.
+        path: ``.npz``, ``.npy``, ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet``, or a folder or pattern of tables.
+        names: Names of the arrays or columns, if they are not the usual ones.
     """
     source = read_source(path, names, labelled=True)
     with naming(path):
@@ -127,22 +147,21 @@ def read_source(path: Path, names: Columns | None = None, *, labelled: bool = Fa
         if isinstance(opened, Table):
             if not opened.fetch("1", "LIMIT 1"):
                 raise ValueError("has no rows below its header, or none at all")
-            if names.names_none() and language_models.is_harness(opened.names()):
+            if names.names_none() and is_harness(opened.names()):
                 return _of_options(Source(path, "logits", np.empty(0)), language_models.read_harness(opened))
         layout = find_layout(opened.names(), names)
         source = _read(path, opened, layout, names)
         if labelled and not layout.labels:
             raise ValueError(_without_labels(layout, names, opened.names()))
         source = _without_ignored(source, names.ignore_index)
-        of_columns = source.names
-        if of_columns is None and not isinstance(opened, Table):
+        if source.names is None and not isinstance(opened, Table):
             saved = next((each for each in CLASSES if each in opened.names()), None)
             if saved is not None:
-                of_columns = tuple(map(str, opened.read([saved])[saved].tolist()))
-        return _checked(source, layout, names, of_columns)
+                source = replace(source, names=tuple(map(str, opened.read([saved])[saved].tolist())))
+        return _checked(source, layout, names)
 
 
-def _opened(path: Path, more: Sequence[str]) -> Npz | Npy | Table:
+def _opened(path: Path, more: Sequence[str]) -> Opened:
     """An open file; more arrays of an .npy may be named by the paths of their files."""
     opened = open_file(path)
     if isinstance(opened, Npy):
@@ -151,9 +170,9 @@ def _opened(path: Path, more: Sequence[str]) -> Npz | Npy | Table:
 
 
 def _check_is_there(path: Path) -> None:
-    if not is_table(path) and suffix_of(path) not in SUFFIXES:
+    if not is_table(path) and suffix_of(path) not in FORMATS:
         raise FileError(
-            path, f"expected one of {', '.join(SUFFIXES)}, a folder or a pattern of them: save it as CSV or Parquet"
+            path, f"expected one of {', '.join(FORMATS)}, a folder or a pattern of them: save it as CSV or Parquet"
         )
     if path.is_dir() and suffix_of(path) in (".npz", ".npy"):
         raise FileError(path, "is a folder: name a file in it")
@@ -166,29 +185,32 @@ def _check_is_there(path: Path) -> None:
 
 
 def _without_labels(layout: Layout, names: Columns, there: list[str]) -> str:
-    called = names.of(layout.kind)[1]
+    wanted = names.of(layout.kind)[1]
     others = [name for name in there if name not in layout.values]
     shown = f"; it also has {', '.join(others[:20])}{', ...' * (len(others) > 20)}" if others else ""
     options = "--correct, or --prediction and --target" if layout.kind == "confidence" else "--target"
-    return f"has {layout.kind} but no {called!r}{shown}: add it, or name yours with {options}"
+    return f"has {layout.kind} but no {wanted!r}{shown}: add it, or name yours with {options}"
 
 
-def _check_column(opened: Npz | Npy | Table, name: str) -> None:
+def _check_columns(opened: Opened, names: Sequence[str]) -> None:
+    """Raise an error unless each column is there, once."""
     there = opened.names()
-    if name not in there:
-        raise ValueError(f"has no {name!r}; it has {', '.join(there[:20])}")
-    twins = [other for other in there if re.fullmatch(rf"{re.escape(name)} \(column \d+\)", other)]
-    if twins:
-        raise ValueError(f"has {1 + len(twins)} columns {name!r}: rename all but one")
+    for name in names:
+        if name not in there:
+            raise ValueError(f"has no {name!r}; it has {', '.join(there[:20])}")
+        twins = [other for other in there if re.fullmatch(rf"{re.escape(name)} \(column \d+\)", other)]
+        if twins:
+            raise ValueError(f"has {1 + len(twins)} columns {name!r}: rename all but one")
 
 
-def _read(path: Path, opened: Npz | Npy | Table, layout: Layout, names: Columns) -> Source:
+def _read(path: Path, opened: Opened, layout: Layout, names: Columns) -> Source:
     """The columns as they are: values as one array, labels and weights."""
     first = layout.values[0]
-    by_options = isinstance(opened, Table) and language_models.holds_options(opened.columns[first])
     wanted = [*layout.labels, *(name for name in (layout.prediction, names.weight) if name)]
-    for name in (*layout.values, *wanted):
-        _check_column(opened, name)
+    _check_columns(opened, [*layout.values, *wanted])
+    by_options = isinstance(opened, Table) and (
+        opened.columns[first].is_dictionary or (opened.columns[first].is_list and first.lower() in LOG_PROBABILITIES)
+    )
     columns = opened.read(wanted if by_options else [*layout.values, *wanted])
     for name, column in columns.items():
         if column.ndim == 0:
@@ -197,30 +219,36 @@ def _read(path: Path, opened: Npz | Npy | Table, layout: Layout, names: Columns)
     if len(layout.labels) == 1:
         labels = columns[layout.labels[0]]
     elif layout.labels:
-        labels = np.stack([numbers_of(name, columns[name]) for name in layout.labels], 1)
-    weight = None if names.weight is None else numbers_of(names.weight, columns[names.weight])
-    notices = (*_notices_of_columns(opened, layout), *(_unused_weights(opened.names()) if weight is None else ()))
+        labels = np.stack([cells.numbers_of(name, columns[name]) for name in layout.labels], 1)
+    weight = None if names.weight is None else cells.numbers_of(names.weight, columns[names.weight])
     source = Source(
-        path, layout.kind, np.empty(0), labels, layout.classes, weight, layout.values,
-        layout.labels[0] if layout.labels else None, None, notices,
-    )  # fmt: skip
+        path,
+        layout.kind,
+        np.empty(0),
+        labels,
+        names=layout.classes,
+        weight=weight,
+        used=layout.values,
+        label=layout.labels[0] if layout.labels else None,
+        notices=(*_notices_of_columns(opened, layout), *(_unused_weights(opened.names()) if weight is None else ())),
+    )
     if isinstance(opened, Table) and by_options:
-        return _of_options(source, language_models.read_column(opened, first, source))
+        return _of_options(source, language_models.read_column(opened, first, layout.kind, labels))
     source = replace(source, values=_stacked(layout, columns))
     if labels is not None and labels.ndim > 1 and source.values.shape[:-1] == labels.shape:  # of tokens or pixels
         source = _as_rows(source, source.values.reshape(-1, source.values.shape[-1]))
-    for called, other in ((source.label, source.labels), (names.weight, source.weight)):
+    for other_name, other in ((source.label, source.labels), (names.weight, source.weight)):
         if other is not None and len(other) != len(source.values):
-            raise ValueError(f"{first!r} has {len(source.values)} rows but {called!r} has {len(other)}")
+            raise ValueError(f"{first!r} has {len(source.values)} rows but {other_name!r} has {len(other)}")
     if layout.prediction is not None and source.labels is not None:
-        predicted = filled(layout.prediction, columns[layout.prediction])
-        correct, notices = values.correctness_of_prediction(predicted, filled(layout.labels[0], source.labels))
-        notices += values.looks_like_a_class(first, source.values, layout.prediction, predicted, percent=names.percent)
+        predicted = cells.filled(layout.prediction, columns[layout.prediction])
+        correct, notices = cells.correctness_of_prediction(predicted, cells.filled(layout.labels[0], source.labels))
+        notices += cells.looks_like_a_class(first, source.values, layout.prediction, predicted, percent=names.percent)
         source = replace(source.noting(*notices), labels=correct)
     return source
 
 
-def _notices_of_columns(opened: Npz | Npy | Table, layout: Layout) -> tuple[str, ...]:
+def _notices_of_columns(opened: Opened, layout: Layout) -> tuple[str, ...]:
     if not isinstance(opened, Npy):
         return layout.notices + opened.notices
     if opened.files[layout.values[0]] != opened.path:
@@ -240,23 +268,23 @@ def _unused_weights(there: Sequence[str]) -> tuple[str, ...]:
 def _stacked(layout: Layout, columns: dict[str, Array]) -> Array:
     arrays = [columns[name] for name in layout.values]
     if len(arrays) == 1:
-        return arrays[0] if arrays[0].dtype.kind == "U" else numbers_of(layout.values[0], arrays[0])
+        return arrays[0] if arrays[0].dtype.kind == "U" else cells.numbers_of(layout.values[0], arrays[0])
     if any(array.ndim > 1 for array in arrays):
         raise ValueError(f"columns {layout.values[0]!r} and so on must hold plain numbers")
-    return np.stack(list(map(numbers_of, layout.values, arrays)), 1)
+    return np.stack(list(map(cells.numbers_of, layout.values, arrays)), 1)
 
 
 def _of_options(source: Source, found: language_models.Options) -> Source:
     """A source with what a language model says of the options of each row."""
-    kept = np.array(found.rows, np.int64)
+    several = found.values.ndim > 1
     return replace(
         source.noting(*found.notices),
-        kind=found.kind,
+        kind=source.kind if several else "confidence",
         values=found.values,
         labels=found.labels,
-        names=found.names or (None if found.kind == "confidence" else source.names),
-        weight=None if source.weight is None else source.weight[kept],
-        rows=None if found.all_kept else kept,
+        names=found.names or (source.names if several else None),
+        weight=source.weight if source.weight is None or found.rows is None else source.weight[found.rows],
+        rows=found.rows,
     )
 
 
@@ -270,13 +298,13 @@ def _as_rows(source: Source, rows: Array) -> Source:
 
 def _without_ignored(source: Source, ignored: int | None) -> Source:
     """A source without the rows, pixels or labels that are ignored, with a notice of their number."""
-    if source.labels is None or is_text(source.labels) or source.kind == "confidence":
+    if source.labels is None or cells.is_text(source.labels) or source.kind == "confidence":
         return source
-    labels = filled(str(source.label), source.labels)
+    labels = cells.filled(str(source.label), source.labels)
     several = labels.ndim > 1 and labels.shape == source.values.shape
     if ignored is None and labels.ndim < 2:
         return source
-    mark = LEFT_OUT if ignored is None else ignored
+    mark = cells.LEFT_OUT if ignored is None else ignored
     left_out = labels == mark
     count = f"{left_out.sum():,} of {left_out.size:,}"
     if not left_out.any():
@@ -290,55 +318,46 @@ def _without_ignored(source: Source, ignored: int | None) -> Source:
         raise ValueError(f"has the label {mark} in every row: --ignore-index {mark} leaves none")
     if several:
         return replace(
-            source.noting(f"{count} labels are {mark}, and left out"), labels=np.where(left_out, LEFT_OUT, labels)
+            source.noting(f"{count} labels are {mark}, and left out"), labels=np.where(left_out, cells.LEFT_OUT, labels)
         )
     if labels.ndim > 1 and source.values.shape[:1] + source.values.shape[2:] == labels.shape:
-        source = _as_rows(source, np.moveaxis(source.values, 1, -1).reshape(-1, source.values.shape[1]))
+        source = _as_rows(source, flattened(source.values))
     return source.keep(np.flatnonzero(~left_out), f"{count} rows with the label {mark} are left out")
 
 
-def _checked(source: Source, layout: Layout, names: Columns, of_columns: tuple[str, ...] | None) -> Source:
+def _checked(source: Source, layout: Layout, names: Columns) -> Source:
     """Number the classes, check the values, and note what is doubtful."""
     kind, shape, labels, label = source.kind, source.values.shape, source.labels, str(source.label)
-    count = shape[1] if len(shape) > 1 and shape[1] > 1 else 2
-    one_each = labels is None or labels.ndim == 1
-    several = not one_each and labels is not None and labels.shape == shape
-    if names.positive is not None and (kind == "confidence" or not one_each):
-        raise ValueError(NOT_TWO)
     option = name_of_values(layout, names)
-    of_classes: tuple[str, ...] | None = None
-    notices: tuple[str, ...] = ()
+    several = labels is not None and labels.ndim > 1 and labels.shape == shape
+    if names.positive is not None and (kind == "confidence" or (labels is not None and labels.ndim > 1)):
+        raise ValueError(NOT_TWO)
     if kind == "confidence":
-        labels = None if labels is None else values.correctness_of(label, labels)
-    else:
-        of_classes = values.names_of_classes(of_columns, names.class_names(), count)
-        order_is_known = of_classes is not None
-        if labels is not None and one_each:
-            column = layout.values[0] if len(shape) == 1 or shape[1:] == (1,) else None
-            labels, of_classes, notices = values.class_indices(
-                label, labels, of_classes, count, column=column, positive=names.positive
-            )
-        if labels is not None and (names.ignore_index is None or one_each):
-            values.refuse_stray(label, labels, 2 if several else count)
-        if labels is not None and several:
-            values.refuse_one_hot(label, labels, None if kind == "logits" else source.values)
-    numbers, changed = values.checked_values(kind, source.values, option, percent=names.percent, several=several)
-    notices += changed + values.looks_like_another_kind(kind, numbers, option, several=several)
-    if labels is not None and kind != "confidence" and not several:
-        notices += values.constant_label(source.label, labels.ravel(), of_classes)
-        if one_each and not order_is_known and count == 2:
-            notices += values.looks_like_the_other_class(kind, numbers, labels, of_classes, option)
-    return replace(source.noting(*notices), values=numbers, labels=labels, names=of_classes)
+        values, notices = cells.checked_values(kind, source.values, option, percent=names.percent)
+        correct = None if labels is None else cells.correctness_of(label, labels)
+        return replace(source.noting(*notices), values=values, labels=correct, names=None)
+    count = shape[1] if len(shape) > 1 and shape[1] > 1 else 2
+    of_classes = names_of_classes(source.names, names.class_names(), count)
+    order_is_known = of_classes is not None
+    notices = ()
+    if labels is not None and labels.ndim == 1:
+        column = layout.values[0] if len(shape) == 1 or shape[1:] == (1,) else None
+        labels, of_classes, notices = class_indices(
+            label, labels, of_classes, count, column=column, positive=names.positive
+        )
+    if labels is not None and (names.ignore_index is None or labels.ndim == 1):
+        refuse_stray(label, labels, 2 if several else count)
+    values, changed = cells.checked_values(kind, source.values, option, percent=names.percent, several=several)
+    notices += changed + cells.looks_like_another_kind(kind, values, option, several=several)
+    if labels is not None and not several:
+        notices += cells.constant_label(label, labels.ravel(), of_classes)
+        if labels.ndim == 1 and not order_is_known and count == 2:
+            notices += cells.looks_like_the_other_class(kind, values, labels, of_classes, option)
+    return replace(source.noting(*notices), values=values, labels=labels, names=of_classes)
 
 
 def notices_of_start(path: Path, names: Columns, rows: int = 1000) -> tuple[str, ...]:
-    """What is doubtful in the first rows of a table that is not read into memory.
-
-    Args:
-        path: File, folder or pattern.
-        names: Names of the columns, and what they mean.
-        rows: Number of rows to look at.
-    """
+    """What is doubtful in the first rows of a table that is not read into memory."""
     with naming(path), closing(Table(path)) as table:
         table.limit(rows)
         layout = find_layout(table.names(), names)
@@ -346,18 +365,20 @@ def notices_of_start(path: Path, names: Columns, rows: int = 1000) -> tuple[str,
         numbers = _stacked(layout, columns)
         found = _unused_weights(table.names()) if names.weight is None else ()
         if layout.prediction is not None:
-            predicted = filled(layout.prediction, columns[layout.prediction])
-            found += values.looks_like_a_class(
+            predicted = cells.filled(layout.prediction, columns[layout.prediction])
+            found += cells.looks_like_a_class(
                 layout.values[0], numbers, layout.prediction, predicted, percent=names.percent
             )
-        option = name_of_values(layout, names)
-        return found + values.looks_like_another_kind(layout.kind, numbers, option, several=False)
+        return found + cells.looks_like_another_kind(layout.kind, numbers, name_of_values(layout, names), several=False)
 
 
 def fits_in_memory(path: Path) -> bool:
-    """Whether a table can be processed in memory, by its size and the free memory."""
+    """Whether a table can be processed in memory, by its size and the free memory; one that is not there can."""
     with naming(path):
-        files = [Path(name) for name in files_of(str(path))]
+        try:
+            files = [Path(name) for name in files_of(str(path))]
+        except FileNotFoundError:
+            return True
         if suffix_of(files[0]) == ".parquet":
             size = 8 * cells_of_parquet(path, [str(file) for file in files])
         else:  # compressed numbers take a fifth of their text at most

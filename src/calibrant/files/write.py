@@ -5,44 +5,44 @@ import math
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from calibrant.files.formats import Array, FileError
+from calibrant.files.formats import (
+    FORMATS,
+    SETTINGS,
+    TABLES,
+    Array,
+    FileError,
+    files_of,
+    is_table,
+    open_table,
+    quote,
+    suffix_of,
+    text,
+)
 from calibrant.files.read import Source
-from calibrant.tables import CSV, SETTINGS, SUFFIXES, files_of, is_table, open_table, quote, suffix_of, text
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-WRITTEN = (".npz", *SUFFIXES)
+WRITTEN = (".npz", *TABLES)
 # Column that joins new columns to the rows they belong to.
 ROW = "row of the source"
 
 
 def refuse_overwriting(path: Path, option: str, used: Iterable[Path | None]) -> None:
-    """Refuse to write to a file that is read, or is another output; links and files of a folder are the same file.
-
-    Args:
-        path: File to write.
-        option: Option that names it.
-        used: Files, folders and patterns that are not to be overwritten; None is passed over.
-
-    Raises:
-        FileError: If it is one of them.
-    """
-    if any(_is_same(path, file) for each in used if each is not None for file in _files(each)):
-        raise FileError(path, f"would be overwritten: choose another {option}")
-
-
-def _files(path: Path) -> list[Path]:
-    try:
-        return [path, *map(Path, files_of(str(path)))] if is_table(path) else [path]
-    except (OSError, ValueError):  # reading it says what is wrong
-        return [path]
+    """Refuse to write to a file that is read, or is another output; links and files of a folder are the same file."""
+    for each in used:
+        files = [] if each is None else [each]
+        if each is not None and is_table(each):
+            with suppress(OSError, ValueError):  # reading it says what is wrong
+                files += map(Path, files_of(str(each)))
+        if any(_is_same(path, file) for file in files):
+            raise FileError(path, f"would be overwritten: choose another {option}")
 
 
 def _is_same(one: Path, other: Path) -> bool:
@@ -146,11 +146,6 @@ def write_calibrated(path: Path, source: Source, probabilities: Array) -> None:
     """Write the calibrated probabilities of a source in place of its values; all other columns stay as they are.
 
     Rows that were left out when the source was read are left out.
-
-    Args:
-        path: File to write; its name says the format.
-        source: What was calibrated.
-        probabilities: Calibrated probabilities, ``(N, C)``.
     """
     new = _by_class("probabilities", probabilities, source.names)
     if suffix_of(path) != ".npz" and is_table(source.path):
@@ -203,9 +198,9 @@ def _write_table(path: Path, columns: Mapping[str, Array], source: Source | None
             return
         connection.register("new", {ROW: np.arange(len(source.values)) if source.rows is None else source.rows, **new})
         # Cells of a CSV stay as they are written: an id 007 is not 7.
-        opened = open_table(connection, str(source.path), as_text=True, written=temporary)
+        columns_of_source, _ = open_table(connection, str(source.path), as_text=True, written=temporary)
         taken = {name.lower() for name in (*source.used, *new)}
-        kept = [quote(column.name) for column in opened.columns if column.name.lower() not in taken]
+        kept = [quote(column.name) for column in columns_of_source if column.name.lower() not in taken]
         written = [f"new.{quote(name)}" for name in new]  # the source may have columns of the same names
         _copy(
             connection,
@@ -219,16 +214,7 @@ def _write_table(path: Path, columns: Mapping[str, Array], source: Source | None
 def _copy(connection: "DuckDBPyConnection", select: str, path: Path, temporary: Path) -> None:
     import duckdb
 
-    suffix = suffix_of(path)
-    match suffix:
-        case ".parquet":
-            options = "FORMAT parquet"
-        case ".csv" | ".tsv":
-            options = f"FORMAT csv, HEADER, DELIMITER {text(',' if suffix == CSV[0] else chr(9))}"
-        case ".json" | ".jsonl" | ".ndjson":
-            options = f"FORMAT json, ARRAY {suffix == '.json'}"
-        case _:
-            raise FileError(path, f"expected one of {', '.join(WRITTEN)}")
+    options = FORMATS[suffix_of(path)].copy
     if path.suffix.lower() == ".gz":
         options += ", COMPRESSION gzip"
     try:

@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from calibrant import inputs
-from calibrant.layout import Columns, fits_other, renormalised
+from calibrant.files.cells import fits_other, renormalised
+from calibrant.files.formats import SETTINGS, Column, open_table, text
+from calibrant.files.layout import Columns
 from calibrant.metrics import intervals, tests
 from calibrant.metrics import scale_sql as sql
 from calibrant.metrics.binned import BinTable
@@ -29,7 +31,6 @@ from calibrant.metrics.predictions import Predictions, View
 from calibrant.metrics.scale_pairs import Query, Source, find_pairs
 from calibrant.metrics.scale_sql import Dialect, Pairs, Sums
 from calibrant.metrics.ties import Ties
-from calibrant.tables import SETTINGS, Column, open_table, text
 
 __all__ = ["Statistics", "statistics_duckdb", "statistics_spark"]
 
@@ -200,12 +201,12 @@ def statistics_duckdb(
             with duckdb.connect(config=SETTINGS) as connection:
                 _limit(connection, memory_limit, threads, spill)
                 report(0.0)
-                opened = open_table(connection, where)
+                table, notices = open_table(connection, where)
                 found = _statistics(
-                    sql.DUCKDB, _watched(connection, report), "source", opened.columns,
+                    sql.DUCKDB, _watched(connection, report), "source", table,
                     columns, bins, risk=risk, most_classes=most_classes, where=where, ranges=None,
                 )  # fmt: skip
-                return replace(found, notices=opened.notices + found.notices)
+                return replace(found, notices=notices + found.notices)
         except duckdb.OutOfMemoryException as error:
             raise MemoryError(
                 f"{where}: DuckDB ran out of space with a memory limit of {memory_limit}: raise it, lower threads, or "

@@ -6,22 +6,21 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from calibrant.inputs import TOLERANCE
-from calibrant.layout import (
-    EXACT,
+from calibrant.files.cells import EXACT, RIGHT, called, explained_by_rounding
+from calibrant.files.formats import Column, text
+from calibrant.files.layout import (
     NOT_TWO,
-    RIGHT,
     Columns,
     Layout,
-    called,
-    explained_by_rounding,
     find_layout,
     in_order,
+    is_harness,
+    is_whole,
     name_of_values,
     with_positive,
 )
+from calibrant.inputs import TOLERANCE
 from calibrant.metrics.scale_sql import Check, Dialect, Pairs
-from calibrant.tables import Column, text
 
 # ruff: noqa: S608 (every name that comes from outside passes through Dialect.name)
 
@@ -141,7 +140,7 @@ def _layout(by_name: dict[str, Column], columns: Columns) -> Layout:
     in_memory = "need the samples in memory: choose --engine memory"
     if columns.weight is not None:
         raise ValueError(f"weights {in_memory}, or leave them out")
-    if columns.names_none() and "target" in by_name and {"resps", "filtered_resps"} & set(by_name):
+    if columns.names_none() and is_harness(list(by_name)):
         raise ValueError(f"logs of lm-evaluation-harness {in_memory}")
     layout = find_layout(list(by_name), columns)
     if len(layout.labels) > 1:
@@ -152,7 +151,7 @@ def _layout(by_name: dict[str, Column], columns: Columns) -> Layout:
     if not layout.labels:
         wanted = ", or ".join(" and ".join(columns.of(kind)) for kind in columns.kinds())
         raise ValueError(f"needs the columns {wanted}; it has {', '.join(by_name)}: name yours")
-    if by_name[layout.values[0]].type.startswith(("STRUCT", "MAP", "JSON")):
+    if by_name[layout.values[0]].is_dictionary:
         raise ValueError(f"dictionaries of options {in_memory}")
     return layout
 
@@ -341,7 +340,7 @@ def _of_text(source: Source, label: Column, names: tuple[str, ...] | None, count
     if names is None:
         distinct = f"SELECT DISTINCT {cell} FROM {table} WHERE {cell} IS NOT NULL LIMIT {count + 1}"
         found = sorted(str(each) for (each,) in query(distinct))
-        if found and all(_is_whole(each) for each in found):
+        if found and all(map(is_whole, found)):
             return Labels(f"CAST({cell} AS DOUBLE)")
         if len(found) != count:
             raise ValueError(
@@ -353,10 +352,6 @@ def _of_text(source: Source, label: Column, names: tuple[str, ...] | None, count
     listed = dialect.make_list.format(", ".join(map(text, names)))
     # A label that is no class has place 0 in Spark and none in DuckDB: both fail the check of the target.
     return Labels(f"CAST({dialect.position.format(listed, cell)} - 1 AS DOUBLE)", names, notices)
-
-
-def _is_whole(cell: str) -> bool:
-    return cell.removeprefix("-").removesuffix(".0").isdecimal()
 
 
 def correctness(dialect: Dialect, column: Column) -> str:

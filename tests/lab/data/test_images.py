@@ -41,11 +41,6 @@ def test_normalised_to_the_last_bit(channels: int, stored: torch.memory_format) 
     assert next(iter(loader))[0].stride(1) == 1
 
 
-def test_one_mean_serves_all_channels() -> None:
-    x, _ = passed(ImageBatches(images(4), 4, mean=[0.5], std=[0.5]))
-    assert torch.equal(x, passed(ImageBatches(images(4), 4, mean=[0.5] * 3, std=[0.5] * 3))[0])
-
-
 def test_crops_and_flips_equal_a_loop_over_images() -> None:
     pixels, _ = images(23)
     torch.manual_seed(1)
@@ -80,13 +75,8 @@ def test_a_pass_draws_one_number_when_it_begins(shuffle: bool, crop: int, flip: 
     torch.set_rng_state(before)
     assert torch.equal(torch.cat(busy), passed(loader)[0])
     assert torch.equal(torch.get_rng_state(), after_a_draw)
-
-
-def test_without_chance_nothing_is_drawn() -> None:
-    before = torch.get_rng_state()
-    loader = ImageBatches(images(10), 4)
-    assert torch.equal(passed(loader)[0], passed(loader)[0])
-    assert torch.equal(torch.get_rng_state(), before)
+    passed(ImageBatches(images(40), 8))  # without chance nothing is drawn
+    assert torch.equal(torch.get_rng_state(), after_a_draw)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 7, 20])
@@ -104,16 +94,6 @@ def test_batches_are_cut_as_a_dataloader_cuts_them(shuffle: bool, batch_size: in
     labels = torch.cat(found).tolist()
     assert len(set(labels)) == len(labels)
     assert set(labels) == set(indices.tolist())
-
-
-def test_batches_are_the_callers_to_change() -> None:
-    data = images(6)
-    kept = data.pixels.clone()
-    for x, y in ImageBatches(data, 3, indices=torch.arange(6), flip=True, crop_padding=1):
-        x.zero_()
-        y.zero_()
-    assert torch.equal(data.pixels, kept)
-    assert torch.equal(data.labels, torch.arange(6))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import torch
 
-from calibrant_lab.data.batching import Batches
 from calibrant_lab.data.text import Pairs, TokenisedPairs
 
 WORDS = ["a", "man", "cat", "dog", "sits", "runs", "sleeps", "outside", "in", "the", "sun", "quickly", "and"]
@@ -67,28 +66,6 @@ def test_batches_equal_the_tokenizers_own(name: str, at_once: int, monkeypatch: 
         assert torch.equal(labels, data.labels[chosen])
         widths.add(batch["input_ids"].shape[1])
     assert max(widths) == 14
-
-
-def test_batches_keep_the_promise_about_randomness() -> None:
-    tokenised = TokenisedPairs(pairs(30), make_tokenizer(), max_length=20)
-    train = tokenised.batches(4, torch.arange(20), training=True)
-    held_out = tokenised.batches(4, torch.arange(20, 30))
-    assert (len(train), len(held_out)) == (5, 3)
-
-    def ids(loader: Batches) -> list[list[int]]:
-        return [row for batch, _ in loader for row in batch["input_ids"].tolist()]
-
-    before = torch.get_rng_state()
-    assert ids(held_out) == ids(held_out)
-    assert torch.equal(torch.get_rng_state(), before)
-    iter(train)
-    after = torch.get_rng_state()
-    torch.set_rng_state(before)
-    first = ids(train)
-    assert torch.equal(torch.get_rng_state(), after)
-    assert ids(train) != first
-    torch.set_rng_state(before)
-    assert ids(train) == first
 
 
 def test_errors() -> None:

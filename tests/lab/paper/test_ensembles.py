@@ -9,14 +9,7 @@ import torch
 from calibrant.posthoc import TemperatureScaling, VectorScaling
 from calibrant_lab.paper.tables.ensembles import ensemble
 from calibrant_lab.scores import KEPT, Predicted, scores_of
-from tests.lab.stores import noisy
-
-
-def ece(probabilities: np.ndarray, target: np.ndarray) -> float:
-    confidence, right = probabilities.max(1), probabilities.argmax(1) == target
-    bins = np.ceil(confidence * 20)
-    gaps = [abs((right[bins == one] - confidence[bins == one]).sum()) for one in np.unique(bins)]
-    return float(sum(gaps)) / len(target)
+from tests.lab.stores import ece, noisy
 
 
 def members(count: int) -> list[tuple[Predicted, Predicted]]:
@@ -70,11 +63,3 @@ def test_other_targets_and_too_few_networks_are_refused() -> None:
     for few in ([], [(held, test)]):
         with pytest.raises(ValueError, match=f"got {len(few)}"):
             ensemble(few, KEPT)
-
-
-def test_columns_of_ones_own_are_scored_too() -> None:
-    networks = members(2)
-    found = ensemble(networks, ["smooth_ece", "log_loss+temperature"])
-    assert list(found) == ["smooth_ece", "log_loss+temperature"]
-    assert 0 < found["smooth_ece"] < 1
-    assert found["log_loss+temperature"] == ensemble(networks, ["nll+temperature"])["nll+temperature"]

@@ -1,7 +1,6 @@
 """`calibrant reproduce`, `runs` and `report` as a user calls them, on a search of seconds."""
 
 import csv
-import io
 import json
 import shutil
 import warnings
@@ -86,10 +85,7 @@ def test_the_same_command_again_trains_nothing_and_prints_the_same(runs: Path, c
 @pytest.mark.slow
 def test_tables_and_figures_are_written_in_every_format(runs: Path, tmp_path: Path, capsys: Screen) -> None:
     table1(runs, "--out", tmp_path, "--format", "csv")
-    printed = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    written = list(csv.DictReader((tmp_path / "digits-quick-table1.csv").read_text().splitlines()))
-    assert printed == written
-    assert len(written) >= 3
+    assert capsys.readouterr().out == (tmp_path / "digits-quick-table1.csv").read_text() + "\n"
     for number in (1, 3, 4, 5):
         assert run("reproduce", f"figure{number}", *SMALL, "--runs", runs, "--out", tmp_path) == 0
     expected = {f"digits-quick-table1.{ending}" for ending in TABLES}
@@ -97,10 +93,9 @@ def test_tables_and_figures_are_written_in_every_format(runs: Path, tmp_path: Pa
     assert {path.name for path in tmp_path.iterdir()} == expected
     assert Sweep.read(tmp_path / "digits-quick-table1.toml") in recorded(Store(runs))
     curves = list(csv.DictReader((tmp_path / "digits-quick-figure1.csv").read_text().splitlines()))
-    trial = next(one for one in Store(runs).trials() if one.configuration.method == "esd" and one.configuration.seed)
-    [epoch] = trial.history()
+    [trial] = [one for one in Store(runs).trials() if one.configuration.method == "esd" and one.configuration.seed]
     [drawn] = [one for one in curves if (one["row"], one["seed"], one["epoch"]) == ("ESD", "1", "1")]
-    assert float(drawn["test_ece"]) == pytest.approx(epoch["test_ece"], rel=1e-5)
+    assert float(drawn["test_ece"]) == pytest.approx(trial.history()[0]["test_ece"], rel=1e-5)
 
 
 @pytest.mark.slow
@@ -145,20 +140,6 @@ def test_all_shows_every_table_and_figure(complete: Path, tmp_path: Path, capsys
 def test_a_search_with_more_seeds_uses_the_trials_that_exist(runs: Path, capsys: Screen) -> None:
     table1(runs, "--search-seeds", "2", "--dry-run")
     assert "8 trials, 7 done, 1 to do." in listed(capsys)
-
-
-@pytest.mark.slow
-def test_a_search_with_more_seeds_is_kept_apart(copy: Path, tmp_path: Path, capsys: Screen) -> None:
-    table1(copy, "--search-seeds", "2", "--out", tmp_path / "made")
-    assert "profile quick, 2 seeds per candidate" in listed(capsys)
-    assert len(Store(copy).trials()) == 8
-    assert {path.name.partition(".")[0] for path in (tmp_path / "made").iterdir()} == {"digits-quick-2seeds-table1"}
-    figure6 = ["reproduce", "figure6", *SMALL, "--runs", copy, "--search-seeds", "2", "--shift-images", "20"]
-    assert run(*figure6) == 0
-    assert run("report", copy, "--out", tmp_path / "report.html") == 0
-    page = (tmp_path / "report.html").read_text()
-    assert "Figure 6. Distribution shift" in page
-    assert "2 seeds per candidate" in page
 
 
 def test_ctrl_c_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Screen) -> None:

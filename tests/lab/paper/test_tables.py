@@ -13,7 +13,7 @@ from calibrant_lab.paper.profiles import paper_sweep
 from calibrant_lab.paper.published import Printed
 from calibrant_lab.paper.tables.build import Cell, TableRow, Tabulated, tabulate
 from calibrant_lab.paper.tables.ensembles import ensemble
-from calibrant_lab.paper.tables.notes import footnotes, footnotes_on_significance, title
+from calibrant_lab.paper.tables.notes import footnotes, footnotes_on_significance
 from calibrant_lab.scores import scores_of
 from calibrant_lab.sweeps.protocol import Validated, plan, rehearse
 from calibrant_lab.trials.store import Store
@@ -146,14 +146,6 @@ def test_each_is_compared_with_every_other(table: Tabulated) -> None:
     assert has(notes_of(table), "30 comparisons", "5 seeds", "0.0625", "5%")
 
 
-def test_without_its_baseline_the_others_are_compared(tmp_path: Path) -> None:
-    plan, store = finished_plan("table1", "mnist"), Store(tmp_path)
-    for trial in (*plan.rows[1].trials, *plan.rows[4].trials):
-        finished(store, trial, test=outcome(4, trial.seed))
-    compared = tabulate(plan, store).comparisons
-    assert {(one.method, one.against) for one in compared} == {("+ ESD", "NLL, reduced split")}
-
-
 @pytest.mark.parametrize(
     ("name", "recipe", "methods", "sizes", "measures", "paper"),
     [
@@ -179,18 +171,6 @@ def test_the_tables_over_batch_sizes(
     assert {(one.method, one.against) for one in table.comparisons} == expected
 
 
-def test_other_data_or_another_network_have_none_of_the_papers_numbers(tmp_path: Path) -> None:
-    assert tabulate(finished_plan("table1", "cifar10"), Store(tmp_path / "none")).in_paper
-    assert not tabulate(finished_plan("table2", "mnist"), Store(tmp_path / "none")).in_paper
-    plan = finished_plan("table1", "mnist", model="resnet20")
-    table = tabulate(plan, finish_all(Store(tmp_path), plan, outcome))
-    assert not table.in_paper
-    notes = notes_of(table)
-    assert has(notes, "no numbers", "model resnet20 instead of lenet5")
-    assert "in the paper" not in notes
-    assert title(table) == "The paper's Table 1 on mnist (resnet20), profile cpu"
-
-
 def test_the_notes_state_the_settings_that_were_used(tmp_path: Path) -> None:
     def notes(**changes: Any) -> str:
         return notes_of(tabulate(rehearse(paper_sweep("table1", "mnist", "cpu", changes)), Store(tmp_path / "none")))
@@ -209,22 +189,6 @@ def test_the_notes_state_the_settings_that_were_used(tmp_path: Path) -> None:
     # A grid for one method alone counts as searched.
     searched = notes(methods=["esd"], grids={"weight": (1.0,), "esd.weight": (0.4, 3.0)})
     assert "λ 0.2, 0.6, 0.8, 1, 2, 4, 5, 6, 7, 8, 9, 10." in searched
-
-
-def test_columns_and_methods_of_ones_own_have_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own.py").write_text(
-        "from calibrant import ESDLoss\n\ndef half(predictions):\n    return float(predictions.correct.mean()) / 2\n"
-        "def mine(**options):\n    return ESDLoss()\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    changes = {"methods": ["./own.py:mine"], "columns": ["accuracy", "./own.py:half"], "name": "mine"}
-    plan, store = rehearse(paper_sweep("table1", "digits", "quick", changes)), Store(tmp_path / "runs")
-    for trial in (trial for row in plan.rows for trial in row.trials):
-        keep_predictions(finished(store, trial, test={"accuracy": 0.5}), trial.seed)
-    table = tabulate(plan, store)
-    assert [row.name for row in table.rows if row.kind == "network"] == ["NLL", "NLL, reduced split", "+ mine"]
-    assert title(table) == "mine on digits (lenet5), profile quick"
-    assert 0 < named(table, "+ mine").cells[table.columns[1].key].mean < 0.5
 
 
 def test_ensembles_and_dropout_come_from_stored_predictions(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from scipy import ndimage
 from torch import Tensor
 
 from calibrant_lab.shift import optics
-from calibrant_lab.shift.corruptions import CHUNK, CORRUPTIONS, SEVERITIES, Draws, corrupt
+from calibrant_lab.shift.corruptions import CHUNK, CORRUPTIONS, SEVERITIES, corrupt
 
 # Where the severities trade one distortion for another, the distance from the clean image is no measure of them.
 TRADING = {"glass_blur", "elastic_transform", "motion_blur"}
@@ -35,34 +35,25 @@ def distance(one: Tensor, other: Tensor) -> float:
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
 @pytest.mark.parametrize("images", [COLOUR, GREY], ids=["colour", "grey"])
-def test_it_changes_the_images_the_same_way_every_time(name: str, images: Tensor) -> None:
+def test_an_image_is_corrupted_alike_every_time_whatever_its_type_and_company(name: str, images: Tensor) -> None:
     before = images.clone()
-    once, again = (corrupt(images, name, 3) for _ in range(2))
+    once, again = (corrupt(images, name, 4) for _ in range(2))
     assert once.equal(again)
     assert (once.shape, once.dtype) == (images.shape, torch.uint8)
     assert images.equal(before)
     assert distance(once, images) > 1
-
-
-@pytest.mark.parametrize("name", CORRUPTIONS)
-def test_an_image_is_corrupted_alike_whichever_images_it_comes_with(name: str) -> None:
-    whole = corrupt(COLOUR, name, 4)
-    parts = [corrupt(COLOUR[start : start + 7], name, 4, first=start) for start in range(0, len(COLOUR), 7)]
+    parts = [corrupt(images[start : start + 7], name, 4, first=start) for start in range(0, len(images), 7)]
     # Products of matrices are summed in an order that depends on their size.
-    assert (torch.cat(parts).int() - whole.int()).abs().max() <= 1
+    assert (torch.cat(parts).int() - once.int()).abs().max() <= 1
+    real = corrupt(images.double() / 255, name, 4)
+    assert real.dtype == torch.float64
+    assert 0 <= real.min() <= real.max() <= 1
+    assert (255 * real - once).abs().max() <= 1.01
 
 
 def test_chunks_do_not_show() -> None:
     many = GREY[:1].expand(CHUNK + 2, -1, -1, -1)
     assert corrupt(many, "impulse_noise", 5)[-2:].equal(corrupt(many[-2:], "impulse_noise", 5, first=CHUNK))
-
-
-@pytest.mark.parametrize("name", CORRUPTIONS)
-def test_floating_point_stays_so_and_within_a_grey_level_of_bytes(name: str) -> None:
-    found = corrupt(COLOUR.double() / 255, name, 3)
-    assert found.dtype == torch.float64
-    assert 0 <= found.min() <= found.max() <= 1
-    assert (255 * found - corrupt(COLOUR, name, 3)).abs().max() <= 1.01
 
 
 @pytest.mark.parametrize("name", [name for name in CORRUPTIONS if name not in TRADING])
@@ -73,26 +64,14 @@ def test_the_distance_from_the_clean_image_grows_with_the_severity(name: str, im
     assert distances[4] > 1.3 * distances[0]
 
 
-@pytest.mark.parametrize("name", ["glass_blur", "motion_blur"])
-def test_the_strongest_of_the_others_is_farther_than_the_weakest(name: str) -> None:
-    weakest, strongest = (distance(corrupt(COLOUR, name, severity), COLOUR) for severity in (1, 5))
-    assert strongest > 1.1 * weakest
-
-
-@pytest.mark.parametrize(
-    ("name", "severity", "deviation"),
-    [
-        ("gaussian_noise", 1, 0.04),
-        ("gaussian_noise", 5, 0.10),
-        ("shot_noise", 1, math.sqrt(0.4 / 500)),
-        ("shot_noise", 5, math.sqrt(0.4 / 50)),
-        ("impulse_noise", 1, math.sqrt(0.01 * (0.4**2 + 0.6**2) / 2)),
-        ("impulse_noise", 5, math.sqrt(0.07 * (0.4**2 + 0.6**2) / 2)),
-    ],
-)
-def test_noise_is_as_strong_as_published(name: str, severity: int, deviation: float) -> None:
-    found = corrupt(torch.full((40, 3, 32, 32), 0.4), name, severity)
-    assert (found - 0.4).square().mean().sqrt().item() == pytest.approx(deviation, rel=0.05)
+def test_noise_is_as_strong_as_published() -> None:
+    grey, salt_and_pepper = torch.full((40, 3, 32, 32), 0.4), (0.4**2 + 0.6**2) / 2
+    for name, variances in {
+        "gaussian_noise": (0.04**2, 0.10**2), "shot_noise": (0.4 / 500, 0.4 / 50),
+        "impulse_noise": (0.01 * salt_and_pepper, 0.07 * salt_and_pepper),
+    }.items():  # fmt: skip
+        found = [(corrupt(grey, name, severity) - 0.4).square().mean().item() for severity in (1, 5)]
+        assert found == pytest.approx(variances, rel=0.1)
 
 
 def test_other_seeds_severities_and_images_have_other_noise() -> None:
@@ -100,12 +79,6 @@ def test_other_seeds_severities_and_images_have_other_noise() -> None:
     drawn = [corrupt(grey, "gaussian_noise", 1), corrupt(grey, "gaussian_noise", 1, seed=1)]
     noise = torch.cat([*drawn, corrupt(grey, "gaussian_noise", 2)]).sub(0.5).flatten(1)
     assert torch.corrcoef(noise).fill_diagonal_(0).abs().max() < 0.15
-
-
-def test_draws_of_an_image_are_its_own() -> None:
-    together, alone = Draws(7, range(3, 6)), Draws(7, range(4, 5))
-    assert together.normal(2, 2)[1:2].equal(alone.normal(2, 2))
-    assert not Draws(8, range(4, 5)).uniform(4).equal(Draws(7, range(4, 5)).uniform(4))
 
 
 def test_pixelate_is_pillows_box_filter() -> None:
@@ -237,27 +210,17 @@ def test_a_cloud_is_made_of_displaced_midpoints() -> None:
     assert optics.plasma(noise, decay)[0].numpy() == pytest.approx(expected, abs=1e-6)
 
 
-def test_fog_darkens_as_published() -> None:
-    found = corrupt(torch.full((1, 1, 32, 32), 0.8), "fog", 1)
-    assert found.max().item() == pytest.approx(0.8, abs=1e-5)  # (0.8 + 0.2) 0.8 / (0.8 + 0.2)
-    assert found.min().item() == pytest.approx(0.64, abs=1e-5)
-
-
 @pytest.mark.parametrize(
-    ("images", "name", "severity", "message"),
+    ("images", "name", "severity", "token"),
     [
-        (COLOUR, "frost", 1, "unknown corruption 'frost'.*photographs"),
-        (COLOUR, "rain", 1, "unknown corruption 'rain': choose from gaussian_noise"),
-        (COLOUR, "fog", 0, "severity must be from 1 to 5, got 0"),
-        (COLOUR[:, :2], "fog", 1, r"C of 1 or 3 .* got \(24, 2, 32, 32\)"),
-        (COLOUR[..., :30], "fog", 1, r"got \(24, 3, 32, 30\)"),
+        (COLOUR, "frost", 1, "'frost'.*photographs"),
+        (COLOUR, "rain", 1, "'rain'.*gaussian_noise"),
+        (COLOUR, "fog", 0, "severity.*got 0"),
+        (COLOUR[:, :2], "fog", 1, r"\(24, 2, 32, 32\)"),
+        (COLOUR[..., :30], "fog", 1, r"\(24, 3, 32, 30\)"),
+        (COLOUR.long(), "fog", 1, "int64"),
     ],
 )
-def test_bad_input_is_explained(images: Tensor, name: str, severity: int, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_bad_input_is_explained(images: Tensor, name: str, severity: int, token: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=token):
         corrupt(images, name, severity)
-
-
-def test_whole_numbers_other_than_bytes_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"got torch.int64"):
-        corrupt(COLOUR.long(), "fog", 1)

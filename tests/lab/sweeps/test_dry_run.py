@@ -52,19 +52,6 @@ def test_every_trial_is_listed_and_those_that_wait_say_for_what(store: Store) ->
     assert "Waiting trials depend on the values that the search chooses; their number does not." in lines
 
 
-def test_a_searched_option_of_a_users_method_is_listed(store: Store, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "from calibrant import ESDLoss\n"
-        "from calibrant_lab import Method\n"
-        "mine = Method('mine', lambda depth=1.0: ESDLoss(), options={'depth': 1.0}, searched={'depth': 1.0})\n"
-    )
-    grids = {"weight": (0.5,), "depth": (1.0, 2.0)}
-    sweep = Sweep(recipe="digits", methods=(f"{tmp_path / 'mine.py'}:mine",), seeds=2, grids=grids)
-    lines = listed(store, Asked(), sweep=sweep)
-    assert "5 + mine search λ λ 0.5, depth 1 0 to do" in lines
-    assert "6 + mine search depth λ chosen, depth 2 0 waits" in lines
-
-
 def test_time_gpu_hours_and_disk_are_those_of_the_trials_that_are_to_do(store: Store) -> None:
     asked = Asked(on_gpu=True)
     text = " ".join(listed(store, asked, gpus=0.5))
@@ -77,11 +64,8 @@ def test_time_gpu_hours_and_disk_are_those_of_the_trials_that_are_to_do(store: S
 
 
 def test_nothing_is_measured_where_nothing_is_to_do(store: Store) -> None:
-    while missing := plan(SWEEP, validated(store, SWEEP)).missing(
-        store.results().keys() if store.folder.exists() else set()
-    ):
-        for one in missing:
-            finished(store, one)
+    for one in rehearse(SWEEP).needed:
+        finished(store, one)
     asked = Asked()
     assert f"{TRIALS} trials, {TRIALS} done, 0 to do." in listed(store, asked)
     assert asked.trials == []

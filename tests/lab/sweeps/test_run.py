@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from calibrant.files import FileError, read_json, write_json
+from calibrant.files import FileError
 from calibrant_lab.sweeps import run as running
 from calibrant_lab.sweeps.protocol import Plan, plan
 from calibrant_lab.sweeps.run import recorded, validated
 from calibrant_lab.sweeps.run import run as run_sweep
-from calibrant_lab.sweeps.sweep import FOLDER, Sweep
+from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.local_executor import Ended, Executor
-from calibrant_lab.trials.store import CHECKPOINT, CONFIGURATION, Ending, Store
+from calibrant_lab.trials.store import CHECKPOINT, Ending, Store
 from tests.lab.interrupted_sweep import SWEEP, TRIALS
 from tests.lab.stores import finished
 
@@ -187,27 +187,3 @@ def test_a_sweep_is_recorded_before_its_first_trial_and_comes_back(store: Store)
     for sweep in (other, SWEEP):
         run(store, Fake(store), sweep=sweep)
     assert sorted(recorded(store), key=lambda one: one.seeds) == [other, SWEEP]
-
-
-def test_sweeps_and_trials_of_something_unknown_are_skipped(store: Store) -> None:
-    done = run(store, Fake(store))
-    (path,) = (store.folder / FOLDER).iterdir()
-    path.with_name("other.toml").write_text(path.read_text().replace('"digits"', '"/somewhere/else.py:mine"'))
-    assert recorded(store) == [SWEEP]
-    folder = store.trial(done.needed[-1]).folder
-    unknown = folder.rename(folder.with_name("else-esd-0123456789abcdef")) / CONFIGURATION
-    content = read_json(unknown) | {"recipe": "/somewhere/else.py:mine"}
-    write_json(unknown, content)
-    again = Fake(Store(store.folder))
-    assert run(Store(store.folder), again) == done
-    assert again.asked == [done.needed[-1]]
-    assert read_json(unknown) == content
-
-
-def test_candidates_are_chosen_by_the_score_that_the_sweep_names(store: Store) -> None:
-    grids = {"weight": (0.5, 1.0)}
-    chosen = {}
-    for select in ("ece", "log_loss"):
-        sweep = SWEEP.model_copy(update={"grids": grids, "select": select})
-        chosen[select] = run(store, Fake(store), sweep=sweep).rows[-1].trials[0].option("weight")
-    assert chosen == {"ece": 1.0, "log_loss": 0.5}

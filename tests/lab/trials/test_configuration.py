@@ -45,28 +45,18 @@ def test_a_change_goes_where_it_belongs() -> None:
     [
         ({"epochs": 0}, "epochs.*got 0"),
         ({"epochs": "many"}, "epochs.*integer.*'many'"),
-        ({"epochs": 1.5}, "epochs.*integer.*1.5"),
-        ({"weight": -1.0}, "weight.*got -1"),
         ({"weight": float("nan")}, "weight.*finite"),
-        ({"weight": "much"}, "weight.*number.*'much'"),
-        ({"root": 2}, "root.*boolean"),
         ({"learning_rate": float("inf")}, "learning-rate.*finite"),
-        ({"learning_rate": 0}, "learning-rate"),
         ({"calibration_fraction": 1.0}, "calibration-fraction.*less than 1"),
         ({"flip": "perhaps"}, "flip.*boolean"),
-        ({"max_steps": 0}, "max-steps"),
         ({"batchnorm": "thaw"}, "batchnorm.*'freeze'.*'thaw'"),
         ({"precision": "64"}, "precision.*'16-mixed'.*'64'"),
         ({"mean": "grey"}, "mean.*list.*'grey'"),
-        ({"mean": [float("nan")]}, "mean.*finite"),
         ({"std": [0.0]}, "std.*greater than 0"),
         ({"method": "magic"}, "'magic'"),
-        ({"method": "esdd"}, "esd"),
         ({"epoch": 3}, "'epoch'.* epochs"),
-        ({"learningrate": 3}, "'learningrate'.* learning-rate"),
         ({"zzz": 3}, "'zzz': choose from"),
         ({"bandwith": 2.0}, "'bandwith'.* bandwidth"),
-        ({"weigth": 2.0}, "'weigth'.* weight"),
         ({"seed": 2**63}, r"seed.*2\^63"),
         ({"seed": True}, "seed"),
     ],
@@ -79,8 +69,7 @@ def test_an_error_is_one_line_that_names_the_setting(changes: dict[str, Any], to
 @pytest.mark.parametrize(
     ("recipe", "method", "name"),
     [
-        ("digits", "nll", "image_size"), ("cifar10", "nll", "noise"), ("snli", "nll", "crop_padding"),
-        ("imagenet100", "nll", "max_length"), ("mnist", "nll", "weight"), ("mnist", "loop", "weight"),
+        ("digits", "nll", "image_size"), ("snli", "nll", "crop_padding"), ("mnist", "loop", "weight"),
         ("mnist", "esd", "bandwidth"),
     ],
 )  # fmt: skip
@@ -93,23 +82,18 @@ def test_settings_of_other_recipes_and_options_of_other_methods_are_refused(
         configure("svhn", method)
 
 
-FILE = 'recipe = "digits"\nmethod = "esd"\nseed = 1\n[options]\nweight = 2\n[settings]\ncalibration-every = 2\n'
-
-
-def test_a_file_may_have_hyphens_and_leave_out_what_is_at_its_default(tmp_path: Path) -> None:
-    (tmp_path / "small.toml").write_text(FILE)
-    expected = configure("digits", "esd", options={"weight": 2.0}, settings={"calibration_every": 2}, seed=1)
-    assert read_configuration(tmp_path / "small.toml") == expected
-    (tmp_path / "small.toml").write_text('recipe = "digits"\n')
-    assert read_configuration(tmp_path / "small.toml") == configure("digits")
-
-
-def test_a_saved_configuration_comes_back(tmp_path: Path) -> None:
+def test_a_configuration_is_read_from_the_file_of_a_trial_and_from_one_by_hand(tmp_path: Path) -> None:
     first = configure("cifar10", "mmce", options={"bandwidth": 0.2, "root": False}, settings={"flip": True}, seed=4)
     (tmp_path / "config.json").write_text(json.dumps(first.to_dict()))
     found = read_configuration(tmp_path / "config.json")
     assert found == first
     assert found.to_dict() == first.to_dict()
+    settings = "method = 'esd'\nseed = 1\n[options]\nweight = 2\n[settings]\ncalibration-every = 2\n"
+    (tmp_path / "small.toml").write_text(f"recipe = 'digits'\n{settings}")
+    expected = configure("digits", "esd", options={"weight": 2.0}, settings={"calibration_every": 2}, seed=1)
+    assert read_configuration(tmp_path / "small.toml") == expected
+    (tmp_path / "small.toml").write_text('recipe = "digits"\n')
+    assert read_configuration(tmp_path / "small.toml") == configure("digits")
 
 
 @pytest.mark.parametrize(

@@ -1,31 +1,31 @@
-"""What the cells of a file mean: numbers, class indices, correctness; and what is doubtful about them."""
+"""What the cells of a file mean: numbers, correctness and probabilities; and what is doubtful about them."""
 
 import re
+import shlex
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
 from calibrant.files.formats import Array, empty_cells
-from calibrant.inputs import TOLERANCE, looks_like_probabilities
-from calibrant.layout import (
-    EXACT,
-    RIGHT,
-    Kind,
-    called,
-    explained_by_rounding,
-    fits_other,
-    in_order,
-    renormalised,
-    with_positive,
-)
+from calibrant.inputs import TOLERANCE, flattened, mistaken
 
-WORDS = {"true": 1.0, "false": 0.0}
+Kind = Literal["logits", "probabilities", "confidence"]
+# What people write for right and wrong, besides 0 and 1.
+RIGHT = {"yes": "1", "no": "0", "y": "1", "n": "0", "correct": "1", "incorrect": "0", "right": "1", "wrong": "0"}
+TRUE_AND_FALSE = {"true": 1.0, "false": 0.0}
 # Label that predictions leave out by themselves, in pixels and in several labels.
 LEFT_OUT = -100
 # Values between these are too close to [0, 1] for logits and percentages.
 LEAST, MOST = 0.1, 1.5
 # Share of rows that must agree before a confidence is taken for the probability of a class.
 NEARLY_ALL = 0.99
+# Distance of a sum from 1 that rounding of float32 explains, and that is not worth a notice.
+EXACT = 1e-4
+# Digits that rounded probabilities have.
+FEWEST_DIGITS, MOST_DIGITS = 2, 6
+# A notice of the other class needs this many standard errors, and a log loss below this share.
+ERRORS, SHARE = 3.0, 0.9
 
 
 def filled(name: str, column: Array) -> Array:
@@ -72,9 +72,19 @@ def numbers_of(name: str, column: Array) -> Array:
 
 def _number(name: str, row: int, cell: str) -> float:
     try:
-        return WORDS[cell.lower()] if cell.lower() in WORDS else float(cell)
+        return TRUE_AND_FALSE[cell.lower()] if cell.lower() in TRUE_AND_FALSE else float(cell)
     except ValueError:
         raise ValueError(f"column {name!r} must hold a number in every row; row {row} has {cell!r}") from None
+
+
+def called(label: object) -> str:
+    """A label as --positive names it.
+
+    Example:
+        >>> called(1.0), called(" good "), called(True)
+        ('1', 'good', 'True')
+    """
+    return str(label).strip() if isinstance(label, str | bool) else f"{label:g}"
 
 
 def correctness_of(name: str, column: Array) -> Array:
@@ -100,121 +110,11 @@ def correctness_of_prediction(prediction: Array, target: Array) -> tuple[Array, 
     small = np.char.lower(one) == np.char.lower(other)
     if not set(np.char.lower(one)) & set(np.char.lower(other)):
         raise ValueError(
-            f"no prediction is ever a class of the target: it has {_few(sorted(set(one.tolist())))} against "
-            f"{_few(sorted(set(other.tolist())))}"
+            f"no prediction is ever a class of the target: it has {few(sorted(set(one.tolist())))} against "
+            f"{few(sorted(set(other.tolist())))}"
         )
     ignored = ("capital letters of predicted and true classes are ignored",)
     return small, ignored * bool((small != (one == other)).any())
-
-
-def names_of_classes(
-    of_columns: Sequence[str] | None, given: Sequence[str] | None, count: int
-) -> tuple[str, ...] | None:
-    """Names of the classes, from the columns or from the file of ``--classes``, which must agree."""
-    names = of_columns
-    if given is not None and (of_columns is None or sorted(given) != sorted(of_columns)):
-        if of_columns is not None and not all(name.isdecimal() for name in of_columns):
-            raise ValueError(f"its columns name the classes {_few(of_columns)}, but --classes has {_few(given)}")
-        names = given
-    if names is not None and len(names) != max(count, 2):
-        raise ValueError(f"has {max(count, 2)} classes, but --classes has {len(names)} names: write one for each")
-    return None if names is None else tuple(names)
-
-
-def class_indices(
-    name: str,
-    labels: Array,
-    names: tuple[str, ...] | None,
-    count: int,
-    *,
-    column: str | None = None,
-    positive: str | None = None,
-) -> tuple[Array, tuple[str, ...] | None, tuple[str, ...]]:
-    """Class indices of labels, which may be names; the names of the classes if known; and notices.
-
-    Args:
-        name: Name of the labels, for errors.
-        labels: Numbers or text, ``(N,)``.
-        names: Names of the classes, if known.
-        count: Number of classes.
-        column: Column of the values of one class of two, if there is one.
-        positive: Class that it is for, if given.
-
-    Example:
-        >>> class_indices("label", np.array(["dog", "cat", "dog"], dtype=object), None, 2)[0]
-        array([1, 0, 1])
-    """
-    labels = filled(name, labels)
-    if positive is not None:
-        labels = np.array([called(cell) for cell in labels.tolist()], dtype=object)
-        names = with_positive(name, positive, names, labels.tolist(), count)
-    if not is_text(labels):
-        return _numbered(name, labels, names, count)
-    cells = [str(cell).strip() for cell in labels.tolist()]
-    found = set(cells)
-    whole = all(map(_is_whole, found))
-    if names is None and (whole or found <= {"", *WORDS}):
-        return _numbered(name, numbers_of(name, labels), None, count)
-    notices: tuple[str, ...] = ()
-    if names is None:
-        if len(found) != count:
-            raise ValueError(
-                f"column {name!r} has {len(found)} names of classes ({_few(sorted(found))}), but there are {count} "
-                "classes: give their order with --classes FILE"
-            )
-        names, notice = in_order(found, column)
-        notices = (notice,)
-    if unknown := found - set(names):
-        if whole:
-            return numbers_of(name, labels), names, ()
-        raise ValueError(f"column {name!r} has {_few(sorted(unknown))}, which is none of the classes {_few(names)}")
-    place = {each: k for k, each in enumerate(names)}
-    return np.array([place[cell] for cell in cells], np.int64), names, notices
-
-
-def _numbered(
-    name: str, labels: Array, names: tuple[str, ...] | None, count: int
-) -> tuple[Array, tuple[str, ...] | None, tuple[str, ...]]:
-    """Numbers are class indices, unless the classes are called by other numbers."""
-    if names is None or not all(map(_is_whole, names)):
-        if count == 2 and labels.dtype.kind in "fi" and set(np.unique(labels).tolist()) == {-1, 1}:
-            return (labels > 0).astype(np.int64), names, (f"read {name} -1 and 1 as classes 0 and 1",)
-        if labels.dtype.kind in "fiu" and len(labels) > 1 and labels.min() == 1 and labels.max() == count:
-            raise ValueError(
-                f"column {name!r} counts {count} classes from 1: subtract 1, or give --classes FILE with 1 to {count}, "
-                "one on each line"
-            )
-        return labels, names, ()
-    place = {float(each): k for k, each in enumerate(names)}
-    if unknown := sorted(set(labels.tolist()) - set(place)):
-        raise ValueError(
-            f"column {name!r} has {_few([f'{each:g}' for each in unknown])}, none of the classes {_few(names)}"
-        )
-    return np.array([place[each] for each in labels.tolist()], np.int64), names, ()
-
-
-def refuse_stray(name: str, labels: Array, count: int) -> None:
-    """Refuse a single label that is no class, such as -100 or 255, with the option that leaves it out."""
-    if labels.dtype.kind not in "fiu":
-        return
-    outside = labels[(labels < 0) | (labels >= count)]
-    left_out = labels.ndim > 1 and (outside == LEFT_OUT).all()
-    if 0 < len(outside) < labels.size and (outside == outside[0]).all() and not left_out:
-        places = "rows" if labels.ndim == 1 else "places"
-        raise ValueError(
-            f"column {name!r} has {outside[0]:g} in {len(outside):,} of {labels.size:,} {places}: give "
-            f"--ignore-index {outside[0]:g} if they are to be left out; classes are 0 to {count - 1}"
-        )
-
-
-def refuse_one_hot(name: str, labels: Array, probabilities: Array | None) -> None:
-    """Refuse labels ``(N, C)`` with one 1 in every row, unless rows of the probabilities do not sum to 1."""
-    sums = np.ones(1) if probabilities is None else probabilities.sum(1)
-    if (np.abs(sums - 1) < TOLERANCE).all() and (labels.sum(1) == 1).all() and labels.max() == 1:
-        raise ValueError(
-            f"{name!r} is one-hot, with one 1 in every row: write the number of the class of each row in its place, "
-            "which is target.argmax(1) in Python"
-        )
 
 
 def checked_values(
@@ -222,12 +122,7 @@ def checked_values(
 ) -> tuple[Array, tuple[str, ...]]:
     """Values as shares, with rounded rows divided by their sum, and notices of what was changed.
 
-    Args:
-        kind: Kind of the values.
-        values: The values.
-        option: What an option calls them, for errors.
-        percent: Whether they are percentages.
-        several: Whether a sample has several labels, so that a row need not sum to 1.
+    Errors call them ``option``. With ``several`` labels for each sample, a row need not sum to 1.
 
     Example:
         >>> p = np.array([[0.33, 0.33, 0.33], [0.5, 0.3, 0.2]])
@@ -237,18 +132,12 @@ def checked_values(
     """
     if values.ndim and not len(values):
         raise ValueError("has no rows: was it written to the end?")
-    if kind == "logits":
-        if percent:
-            raise ValueError("has logits, which are no percentages: leave out --percent")
-        return values, ()
-    if values.dtype.kind not in "fiub":
+    if kind == "logits" and percent:
+        raise ValueError("has logits, which are no percentages: leave out --percent")
+    if kind == "logits" or values.dtype.kind not in "fiub":
         return values, ()
     if percent:
         values = values / 100
-    if values.ndim == 2 and values.shape[1] == 1 and (values == 1).all():
-        raise ValueError(
-            f"{kind} has one column, and every value is 1, as a softmax over one output gives: write its sigmoid"
-        )
     notices: tuple[str, ...] = ()
     if values.ndim == 2 and values.shape[1] > 1 and not several and values.min() >= 0 and values.max() <= MOST:
         values, notices = _divided_by_sums(values)
@@ -276,27 +165,50 @@ def _divided_by_sums(values: Array) -> tuple[Array, tuple[str, ...]]:
     off = np.abs(sums - 1) > EXACT
     if not off.any():
         return values, ()
-    low, high = sums[off].min(), sums[off].max()
+    low, high = float(sums[off].min()), float(sums[off].max())
     if np.abs(sums - 1).max() > explained_by_rounding(values):
-        few = np.allclose(values, values.round(1), rtol=0, atol=1e-7)
-        remedy = "write more digits" if few else "divide each row by its sum, or write the softmax of the logits"
+        one_digit = np.allclose(values, values.round(1), rtol=0, atol=1e-7)
+        remedy = "write more digits" if one_digit else "divide each row by its sum, or write the softmax of the logits"
         raise ValueError(
             f"probabilities must sum to 1 in every row, but {off.sum():,} of {len(values):,} rows sum to {low:.6g} to "
             f"{high:.6g}: {remedy}"
         )
-    notice = renormalised(int(off.sum()), len(values), float(low), float(high))
-    return np.where(off[:, None], values / sums[:, None], values).astype(values.dtype, copy=False), (notice,)
+    divided = np.where(off[:, None], values / sums[:, None], values).astype(values.dtype, copy=False)
+    return divided, (renormalised(int(off.sum()), len(values), low, high),)
+
+
+def explained_by_rounding(values: Array) -> float:
+    """Distance of the sum of a row from 1 that the number of digits explains.
+
+    Example:
+        >>> round(explained_by_rounding(np.array([[0.33, 0.33, 0.33]])), 4)
+        0.0151
+    """
+    wide = values.astype(np.float64)
+    for digits in range(FEWEST_DIGITS, MOST_DIGITS):
+        if np.allclose(wide, wide.round(digits), rtol=0, atol=1e-7):
+            return max(TOLERANCE, float(0.5 * 10.0**-digits * values.shape[1] + EXACT))
+    return TOLERANCE
+
+
+def renormalised(rows: int, samples: int, low: float, high: float) -> str:
+    """The notice that rows were divided by their sum."""
+    return (
+        f"{rows:,} of {samples:,} rows of rounded probabilities sum to {low:.6g} to {high:.6g}: they are divided by "
+        "their sum"
+    )
 
 
 def looks_like_another_kind(kind: Kind, values: Array, option: str, *, several: bool) -> tuple[str, ...]:
     """A notice of logits that look like probabilities, or of a column of ones."""
-    if kind == "probabilities" and values.ndim == 1 and len(values) > 2 and (values == 1).all():
-        return (f"every value of {option!r} is 1, as a softmax over one output gives: write its sigmoid",)
-    if kind != "logits" or values.dtype.kind not in "fiu":
+    if values.dtype.kind not in "fiu":
         return ()
-    rows = values if values.ndim < 3 else np.moveaxis(values, 1, -1).reshape(-1, values.shape[1])
-    alike = looks_like_probabilities(rows.ravel() if several or rows.shape[1:] == (1,) else rows)
-    return (f"these logits look like probabilities: give --probabilities {option} if they are",) * alike
+    rows = values if values.ndim < 3 else flattened(values)
+    if not mistaken(kind, rows[:, 0] if rows.shape[1:] == (1,) else rows, independent=several):
+        return ()
+    if kind == "logits":
+        return (f"these logits look like probabilities: give --probabilities {option} if they are",)
+    return (f"every value of {option!r} is 1, as a softmax over one output gives: write its sigmoid",)
 
 
 def looks_like_a_class(
@@ -332,18 +244,45 @@ def looks_like_the_other_class(
     return fits_other(option, "0" if names is None else names[0], p, samples, events)
 
 
-def constant_label(name: str | None, labels: Array, names: tuple[str, ...] | None) -> tuple[str, ...]:
+def fits_other(column: str, other: str, p: Array, samples: Array, events: Array) -> tuple[str, ...]:
+    """A notice if the probabilities of a column fit the other of two classes much better, beyond chance.
+
+    ``p`` is distinct and ascending; of the samples of each, ``events`` are of the class that it is taken for.
+
+    Example:
+        >>> p = np.linspace(0.1, 0.9, 9)
+        >>> fits_other("y_prob", "default", p, np.full(9, 50.0), 50 * (1 - p))[0][:73]
+        "'y_prob' fits class 'default' much better (AUC 0.204; log loss 1.215, but"
+    """
+    rest = samples - events
+    total, came, not_came = samples.sum(), events.sum(), rest.sum()
+    if min(came, not_came) == 0:
+        return ()
+    auc = float(events @ (rest.cumsum() - rest / 2) / (came * not_came))
+    p = np.clip(p, 1e-12, 1 - 1e-12)
+    odds = np.log(p) - np.log1p(-p)
+    gain = float((rest - events) @ odds / total)  # of the log loss, if p is that of the other class
+    error = np.sqrt(max(float(samples @ odds**2 / total) - gain**2, 0.0) / total)
+    loss = -float(events @ np.log(p) + rest @ np.log1p(-p)) / total
+    worse_than_chance = 0.5 - auc > ERRORS * np.sqrt((total + 1) / (12 * came * not_came))
+    if not worse_than_chance or gain <= ERRORS * error or loss - gain > SHARE * loss:
+        return ()
+    return (
+        f"{column!r} fits class {other!r} much better (AUC {auc:.3f}; log loss {loss:.3f}, but {loss - gain:.3f} if it "
+        f"is for {other!r}): give --positive {shlex.quote(other)}",
+    )
+
+
+def constant_label(name: str, labels: Array, names: tuple[str, ...] | None) -> tuple[str, ...]:
     """A notice of a target in which only one class occurs."""
     if len(labels) < 3 or (labels != labels[0]).any():
         return ()
     only = int(labels[0])
-    called = names[only] if names and 0 <= only < len(names) else only
-    return (f"only class {called} occurs in {name!r}: check the labels",)
+    return (
+        f"only class {names[only] if names and 0 <= only < len(names) else only} occurs in {name!r}: check the labels",
+    )
 
 
-def _is_whole(cell: str) -> bool:
-    return cell.removeprefix("-").removesuffix(".0").isdecimal()
-
-
-def _few(names: Sequence[str]) -> str:
+def few(names: Sequence[str]) -> str:
+    """The first names."""
     return ", ".join(map(repr, names[:3])) + ", ..." * (len(names) > 3)

@@ -1,24 +1,23 @@
-"""Which columns of a source hold its predictions, what its labels mean, and whether its probabilities were rounded."""
+"""Which columns of a source hold its predictions, and which classes its labels and probabilities are of."""
 
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
-from calibrant.frames import Array
-from calibrant.inputs import TOLERANCE
+from calibrant.files.cells import LEFT_OUT, TRUE_AND_FALSE, Kind, called, few, filled, is_text, numbers_of
+from calibrant.files.formats import Array
 
-Kind = Literal["logits", "probabilities", "confidence"]
-# What people write for right and wrong, besides 0 and 1.
-RIGHT = {"yes": "1", "no": "0", "y": "1", "n": "0", "correct": "1", "incorrect": "0", "right": "1", "wrong": "0"}
 KINDS: tuple[Kind, ...] = ("logits", "probabilities", "confidence")
+# Log-probabilities of options, whose number may differ between rows; and the answers in logs of lm-evaluation-harness.
+LOG_PROBABILITIES = ("logprobs", "log_probs", "logprob")
+RESPONSES = ("filtered_resps", "resps")
 # Names that are taken for another, in order of preference; capital letters do not matter.
 OTHER_NAMES: dict[str, tuple[str, ...]] = {
-    "logits": ("logit", "logprobs", "log_probs", "logprob"),
+    "logits": ("logit", *LOG_PROBABILITIES),
     "probabilities": ("probability", "probs", "prob", "predict_proba", "proba", "y_prob", "y_proba", "y_pred_proba"),
     "confidence": ("conf",),
     "target": ("targets", "label", "labels", "label_ids", "y_true", "y", "truth", "true_label", "ground_truth", "gold"),
@@ -26,13 +25,7 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "prediction": ("predicted", "pred", "y_pred", "predicted_label", "predicted_class", "answer"),
 }
 SEPARATED = r"[_.:\- \[(]+(.+?)[\])]*"
-# A warning needs this many standard errors, and a log loss below this share of the other.
-ERRORS, SHARE = 3.0, 0.9
 NOT_TWO = "--positive is for probabilities or logits of two classes: leave it out"
-# Distance of a sum from 1 that rounding of float32 explains, and that is not worth a notice.
-EXACT = 1e-4
-# Digits that rounded probabilities have.
-FEWEST_DIGITS, MOST_DIGITS = 2, 6
 
 
 @dataclass(frozen=True)
@@ -46,7 +39,7 @@ class Columns:
     of the three, the one you have named is used, otherwise the first in the order logits, probabilities, confidence.
 
     The default of each name is the name of the attribute, or another that is common, such as ``y_true``; see
-    :data:`calibrant.layout.OTHER_NAMES`.
+    :data:`calibrant.files.layout.OTHER_NAMES`.
 
     Attributes:
         logits: Name of the array or column of logits, or prefix of several columns; or the columns of the classes,
@@ -137,12 +130,7 @@ class Layout:
 def find_layout(there: Sequence[str], columns: Columns) -> Layout:
     """Find the predictions among the columns of a source.
 
-    Args:
-        there: Names of the columns.
-        columns: Names that were given.
-
-    Raises:
-        ValueError: If there are none; the message says what is there, and which option names it.
+    If there are none, the error says what is there, and which option names it.
 
     Example:
         >>> found = find_layout(["id", "prob_cat", "prob_dog", "label"], Columns())
@@ -150,13 +138,21 @@ def find_layout(there: Sequence[str], columns: Columns) -> Layout:
         ('probabilities', ('prob_cat', 'prob_dog'), ('label',), ('cat', 'dog'))
     """
     found = [layout for kind in columns.kinds() if (layout := _of_kind(kind, there, columns))]
-    if not found and columns.names_none() and {"predictions", "label_ids"} <= set(there):
-        found = [_predictions_of_a_trainer(there, columns)]
-    for layout in sorted(found, key=lambda layout: not layout.labels):
-        return layout
+    if found:
+        return min(found, key=lambda layout: not layout.labels)
+    if columns.names_none() and {"predictions", "label_ids"} <= set(there):
+        saved = find_layout(there, Columns(logits="predictions", target=columns.target or "label_ids"))
+        return replace(
+            saved, notices=("'predictions' are taken for logits, as the Trainer of transformers returns them",)
+        )
     looked_for = " or ".join(repr(columns.of(kind)[0]) for kind in columns.kinds())
     shown = ", ".join(there[:20]) + (", ..." if len(there) > 20 else "") or "no arrays"
     raise ValueError(f"has no {looked_for}; it has {shown}: name yours with --logits, --probabilities or --confidence")
+
+
+def is_harness(there: Sequence[str]) -> bool:
+    """Whether columns are those of lm-evaluation-harness (``samples_*.jsonl``)."""
+    return "target" in there and not {*RESPONSES}.isdisjoint(there)
 
 
 def name_of_values(layout: Layout, columns: Columns) -> str:
@@ -170,19 +166,6 @@ def name_of_values(layout: Layout, columns: Columns) -> str:
     prefixes = (layout.kind, *OTHER_NAMES[layout.kind]) if len(layout.values) > 1 else ()
     begins = (each for each in prefixes if len(_members(each, layout.values)) == len(layout.values))
     return given or next(begins, layout.values[0])
-
-
-def name_of_target(there: Sequence[str], columns: Columns) -> str | None:
-    """The column of the target: the one that was named, or one with a common name."""
-    return _one("target", there, columns.target)
-
-
-def _predictions_of_a_trainer(there: Sequence[str], columns: Columns) -> Layout:
-    """What the Trainer of transformers returns: usually logits."""
-    found = _of_kind("logits", there, Columns(logits="predictions", target=columns.target or "label_ids"))
-    assert found is not None  # noqa: S101 (the caller has seen the column)
-    notice = "'predictions' are taken for logits, as the Trainer of transformers returns them"
-    return Layout("logits", found.values, found.labels, notices=(notice,))
 
 
 def _of_kind(kind: Kind, there: Sequence[str], columns: Columns) -> Layout | None:
@@ -217,10 +200,7 @@ def _one(role: str, there: Sequence[str], given: str | None) -> str | None:
     """The column of a role: the one that was named, or one with a common name."""
     if given is not None:
         return given if given in there else None
-    small: dict[str, str] = {}
-    for name in there:
-        small.setdefault(name.lower(), name)
-    return next((small[name] for name in (role, *OTHER_NAMES[role]) if name in small), None)
+    return next((found for name in (role, *OTHER_NAMES[role]) if (found := _one_of(name, there))), None)
 
 
 def _values(kind: Kind, there: Sequence[str], given: str | None) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
@@ -239,6 +219,7 @@ def _values(kind: Kind, there: Sequence[str], given: str | None) -> tuple[tuple[
 
 
 def _one_of(name: str, there: Sequence[str]) -> str | None:
+    """The first column of this name; capital letters do not matter."""
     return next((each for each in there if each.lower() == name), None)
 
 
@@ -271,30 +252,12 @@ def _one_each(role: str, there: Sequence[str], given: str | None, suffixes: Sequ
     return ()
 
 
-def called(label: object) -> str:
-    """A label as --positive names it.
-
-    Example:
-        >>> called(1.0), called(" good "), called(True)
-        ('1', 'good', 'True')
-    """
-    return str(label).strip() if isinstance(label, str | bool) else f"{label:g}"
-
-
 def with_positive(
     label: str, positive: str, names: Sequence[str] | None, found: Iterable[str], count: int
 ) -> tuple[str, str]:
-    """Names of two classes, the positive one last.
+    """Names of two classes, the positive one last; an error if it is none of them, or their order is another.
 
-    Args:
-        label: Column of the labels, for errors.
-        positive: Class that the probability is of.
-        names: Names of the classes in the order of their values, if known.
-        found: Labels that occur.
-        count: Number of classes of the values.
-
-    Raises:
-        ValueError: If there are not two classes, if it is none of them, or if their order is known to be another.
+    ``names`` are those of the values, in their order, if they are known; ``found`` are the labels that occur.
     """
     known = sorted(set(names or found))
     if set(known) <= {"0", "1"}:
@@ -316,9 +279,7 @@ def with_positive(
 def in_order(found: Iterable[str], column: str | None) -> tuple[tuple[str, ...], str]:
     """Names of classes in alphabetical order, unless the column names one of two; and a notice of what was assumed.
 
-    Args:
-        found: Labels that occur.
-        column: Column of the probabilities or logits of one class; None if each class has values.
+    The column is that of the values of one class; it is None if each class has values.
 
     Example:
         >>> names, notice = in_order(["good", "default"], "y_prob")
@@ -345,57 +306,100 @@ def _named(column: str, names: Sequence[str]) -> int | None:
     return next((k for k, name in enumerate(names) if name.lower() in map(str.lower, ends)), None)
 
 
-def fits_other(column: str, other: str, p: Array, samples: Array, events: Array) -> tuple[str, ...]:
-    """A notice if probabilities fit the other of two classes much better, beyond chance.
-
-    Args:
-        column: Column of the probabilities, or of logits.
-        other: Name of the other class.
-        p: Probabilities, distinct and ascending.
-        samples: Number of samples of each.
-        events: How many of these are of the class that the probabilities are taken for.
-
-    Example:
-        >>> p = np.linspace(0.1, 0.9, 9)
-        >>> fits_other("y_prob", "default", p, np.full(9, 50.0), 50 * (1 - p))[0][:73]
-        "'y_prob' fits class 'default' much better (AUC 0.204; log loss 1.215, but"
-    """
-    rest = samples - events
-    total, came, not_came = samples.sum(), events.sum(), rest.sum()
-    if min(came, not_came) == 0:
-        return ()
-    auc = float(events @ (rest.cumsum() - rest / 2) / (came * not_came))
-    p = np.clip(p, 1e-12, 1 - 1e-12)
-    odds = np.log(p) - np.log1p(-p)
-    gain = float((rest - events) @ odds / total)  # of the log loss, if p is that of the other class
-    error = np.sqrt(max(float(samples @ odds**2 / total) - gain**2, 0.0) / total)
-    loss = -float(events @ np.log(p) + rest @ np.log1p(-p)) / total
-    worse_than_chance = 0.5 - auc > ERRORS * np.sqrt((total + 1) / (12 * came * not_came))
-    if not worse_than_chance or gain <= ERRORS * error or loss - gain > SHARE * loss:
-        return ()
-    return (
-        f"{column!r} fits class {other!r} much better (AUC {auc:.3f}; log loss {loss:.3f}, but {loss - gain:.3f} if it "
-        f"is for {other!r}): give --positive {shlex.quote(other)}",
-    )
+def names_of_classes(
+    of_columns: Sequence[str] | None, given: Sequence[str] | None, count: int
+) -> tuple[str, ...] | None:
+    """Names of the classes, from the columns or from the file of ``--classes``, which must agree."""
+    names = of_columns
+    if given is not None and (of_columns is None or sorted(given) != sorted(of_columns)):
+        if of_columns is not None and not all(name.isdecimal() for name in of_columns):
+            raise ValueError(f"its columns name the classes {few(of_columns)}, but --classes has {few(given)}")
+        names = given
+    if names is not None and len(names) != max(count, 2):
+        raise ValueError(f"has {max(count, 2)} classes, but --classes has {len(names)} names: write one for each")
+    return None if names is None else tuple(names)
 
 
-def explained_by_rounding(values: Array) -> float:
-    """Distance of the sum of a row from 1 that the number of digits explains.
+def class_indices(
+    name: str,
+    labels: Array,
+    names: tuple[str, ...] | None,
+    count: int,
+    *,
+    column: str | None = None,
+    positive: str | None = None,
+) -> tuple[Array, tuple[str, ...] | None, tuple[str, ...]]:
+    """Class indices of labels, which may be names; the names of the classes if known; and notices.
+
+    If one ``column`` has the values of two classes, ``positive`` may say which it is for.
 
     Example:
-        >>> round(explained_by_rounding(np.array([[0.33, 0.33, 0.33]])), 4)
-        0.0151
+        >>> class_indices("label", np.array(["dog", "cat", "dog"], dtype=object), None, 2)[0]
+        array([1, 0, 1])
     """
-    wide = values.astype(np.float64)
-    for digits in range(FEWEST_DIGITS, MOST_DIGITS):
-        if np.allclose(wide, wide.round(digits), rtol=0, atol=1e-7):
-            return max(TOLERANCE, float(0.5 * 10.0**-digits * values.shape[1] + EXACT))
-    return TOLERANCE
+    labels = filled(name, labels)
+    if positive is not None:
+        labels = np.array([called(cell) for cell in labels.tolist()], dtype=object)
+        names = with_positive(name, positive, names, labels.tolist(), count)
+    if not is_text(labels):
+        return _numbered(name, labels, names, count)
+    cells = [str(cell).strip() for cell in labels.tolist()]
+    found = set(cells)
+    whole = all(map(is_whole, found))
+    if names is None and (whole or found <= {"", *TRUE_AND_FALSE}):
+        return _numbered(name, numbers_of(name, labels), None, count)
+    notices: tuple[str, ...] = ()
+    if names is None:
+        if len(found) != count:
+            raise ValueError(
+                f"column {name!r} has {len(found)} names of classes ({few(sorted(found))}), but there are {count} "
+                "classes: give their order with --classes FILE"
+            )
+        names, notice = in_order(found, column)
+        notices = (notice,)
+    if unknown := found - set(names):
+        if whole:
+            return numbers_of(name, labels), names, ()
+        raise ValueError(f"column {name!r} has {few(sorted(unknown))}, which is none of the classes {few(names)}")
+    place = {each: k for k, each in enumerate(names)}
+    return np.array([place[cell] for cell in cells], np.int64), names, notices
 
 
-def renormalised(rows: int, samples: int, low: float, high: float) -> str:
-    """The notice that rows were divided by their sum."""
-    return (
-        f"{rows:,} of {samples:,} rows of rounded probabilities sum to {low:.6g} to {high:.6g}: they are divided by "
-        "their sum"
-    )
+def _numbered(
+    name: str, labels: Array, names: tuple[str, ...] | None, count: int
+) -> tuple[Array, tuple[str, ...] | None, tuple[str, ...]]:
+    """Numbers are class indices, unless the classes are called by other numbers."""
+    if names is None or not all(map(is_whole, names)):
+        if count == 2 and labels.dtype.kind in "fi" and set(np.unique(labels).tolist()) == {-1, 1}:
+            return (labels > 0).astype(np.int64), names, (f"read {name} -1 and 1 as classes 0 and 1",)
+        if labels.dtype.kind in "fiu" and len(labels) > 1 and labels.min() == 1 and labels.max() == count:
+            raise ValueError(
+                f"column {name!r} counts {count} classes from 1: subtract 1, or give --classes FILE with 1 to {count}, "
+                "one on each line"
+            )
+        return labels, names, ()
+    place = {float(each): k for k, each in enumerate(names)}
+    if unknown := sorted(set(labels.tolist()) - set(place)):
+        raise ValueError(
+            f"column {name!r} has {few([f'{each:g}' for each in unknown])}, none of the classes {few(names)}"
+        )
+    return np.array([place[each] for each in labels.tolist()], np.int64), names, ()
+
+
+def refuse_stray(name: str, labels: Array, count: int) -> None:
+    """Refuse a single label that is no class, such as -100 or 255, with the option that leaves it out."""
+    if labels.dtype.kind not in "fiu":
+        return
+    outside = labels[(labels < 0) | (labels >= count)]
+    left_out = labels.ndim > 1 and (outside == LEFT_OUT).all()
+    if 0 < len(outside) < labels.size and (outside == outside[0]).all() and not left_out:
+        places = "rows" if labels.ndim == 1 else "places"
+        raise ValueError(
+            f"column {name!r} has {outside[0]:g} in {len(outside):,} of {labels.size:,} {places}: give "
+            f"--ignore-index {outside[0]:g} if they are to be left out; classes are 0 to {count - 1}"
+        )
+
+
+def is_whole(cell: str) -> bool:
+    """Whether a cell holds a whole number."""
+    return cell.removeprefix("-").removesuffix(".0").isdecimal()
