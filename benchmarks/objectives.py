@@ -14,8 +14,7 @@ import calibrant as cal
 from benchmarks.measure import Job, machine, peak_extra_megabytes, take_turns
 from benchmarks.peers import esd_pseudocode, mmce_dense
 from benchmarks.tables import duration, finish, markdown, memory, show, status, times
-from calibrant.losses import base
-from calibrant.numerics import readable
+from calibrant import numerics
 from calibrant_lab.models.lenet import LeNet5
 
 SIZES = [64, 128, 256, 512, 1024, 4096, 16384, 65536]
@@ -99,14 +98,15 @@ def small_step(objective: nn.Module, batch: int) -> Job:
 
 def of_tensors(job: Job) -> Job:
     """The same job without arrays for the sums over samples."""
+    readable = numerics.readable
 
     def of_tensors() -> None:
         # A patch by unittest.mock would take as long as the job.
-        setattr(base, "readable", lambda _: False)  # noqa: B010 (mypy: a function is no variable)
+        setattr(numerics, "readable", lambda _: False)  # noqa: B010 (mypy: a function is no variable)
         try:
             job()
         finally:
-            setattr(base, "readable", readable)  # noqa: B010
+            setattr(numerics, "readable", readable)  # noqa: B010
 
     return of_tensors
 
@@ -132,8 +132,8 @@ def whole_steps_text(rows: list[list[str]]) -> str:
     return (
         "## Arrays against tensors in a whole training step\n\n"
         "The sums over samples of ESD and MMCE take arrays where values can be read, and else tensors "
-        "(`losses/base.py`). A step of a network with layers of 64, 256 and 10, cross-entropy of one batch and the "
-        "objective of another, with one thread: medians of processor time, and the median of their ratios.\n\n"
+        "(`on_arrays` in `numerics.py`). A step of a network with layers of 64, 256 and 10, cross-entropy of one batch "
+        "and the objective of another, with one thread: medians of processor time, and the median of their ratios.\n\n"
         + markdown(STEP_HEADING, rows) + "\n"
     )  # fmt: skip
 

@@ -1,6 +1,5 @@
 """Every command: its help, and one line about an option that is wrong."""
 
-import json
 import re
 import subprocess
 import sys
@@ -10,23 +9,14 @@ from pathlib import Path
 import pytest
 
 import calibrant
-from calibrant.cli import SUMMARIES, app, main
+from calibrant.cli import SUMMARIES, app
+from tests.shell import ended, run_without
 
+TABLE = "confidence,correct\n0.9,1\n0.5,0\n0.7,1\n0.6,1\n"
 COMMANDS = (
     "evaluate", "recalibrate", "apply", "demo", "recipes", "train", "reproduce", "report", "runs list", "runs show",
     "runs prune", "runs export",
 )  # fmt: skip
-
-
-def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    """Exit code, output and errors of a command line, run in this process."""
-    code = 0
-    try:
-        main(arguments)
-    except SystemExit as exit_:
-        code = int(exit_.code or 0)
-    screen = capsys.readouterr()
-    return code, screen.out, screen.err
 
 
 def test_the_module_runs_as_a_program() -> None:
@@ -58,7 +48,7 @@ def test_the_list_of_commands_describes_all_and_imports_no_laboratory() -> None:
 
 
 def test_without_extras_every_command_and_option_names_the_one_it_needs(tmp_path: Path) -> None:
-    (tmp_path / "p.csv").write_text("confidence,correct\n0.9,1\n0.5,0\n0.7,1\n0.6,1\n")
+    (tmp_path / "p.csv").write_text(TABLE)
     lab = ["demo", "recipes", "recipes digits", "train --recipe digits", "reproduce table1", "report runs"]
     lab += ["runs list", "runs show a", "runs prune", "runs export a.json"]
     needed = dict.fromkeys(lab, "pip install 'calibrant[lab]'") | {
@@ -68,29 +58,13 @@ def test_without_extras_every_command_and_option_names_the_one_it_needs(tmp_path
         "evaluate p.csv --draws 20": "",
         "demo --help": "",
     }
-    code = (
-        "import json, sys\n"
-        "from importlib.machinery import PathFinder\n"
-        "extras = {'lightning', 'tensorboard', 'matplotlib', 'jinja2', 'pydantic', 'filelock', 'PIL', 'pyspark',\n"
-        "          'torchmetrics', 'transformers', 'datasets', 'ray', 'onnx', 'pyarrow', 'pandas', 'polars'}\n"
-        "find = PathFinder.find_spec\n"
-        "PathFinder.find_spec = lambda name, *more: None if name in extras else find(name, *more)\n"
-        "from calibrant.cli import main\n"
-        "for command in json.loads(sys.argv[1]):\n"
-        "    try:\n"
-        "        main(command.split())\n"
-        "    except SystemExit as ended:\n"
-        "        print(ended.code, file=sys.stderr)\n"
-    )
-    command = [sys.executable, "-c", code, json.dumps(list(needed))]
-    result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-    said = iter(result.stderr.splitlines())
-    for arguments, remedy in needed.items():
-        if remedy:
-            line = next(said)
-            assert line.startswith("calibrant: "), arguments
-            assert remedy in line, arguments
-        assert next(said) == ("2" if remedy else "0"), arguments
+    extras = ("lightning", "tensorboard", "matplotlib", "jinja2", "pydantic", "filelock", "PIL", "pyspark",
+              "torchmetrics", "transformers", "datasets", "ray", "onnx", "pyarrow", "pandas", "polars")  # fmt: skip
+    for (arguments, remedy), (error, status) in zip(needed.items(), run_without(extras, needed, tmp_path), strict=True):
+        assert status == (2 if remedy else 0), arguments
+        assert error.startswith("calibrant: ") == bool(remedy), arguments
+        assert error.count("\n") == bool(remedy), arguments
+        assert remedy in error, arguments
     assert [path.name for path in tmp_path.iterdir()] == ["p.csv"]
 
 
@@ -103,9 +77,9 @@ def test_a_summary_does_not_replace_the_description_of_a_command() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_a_command_explains_every_option(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, shown, said = run([*name.split(), "--help"], capsys)
-    assert (code, said) == (0, "")
-    lines = [line for line in shown.splitlines() if re.match(r"│[ *]{1,4}([A-Z]+ )?--[\w-]", line)]
+    found = ended(capsys, *name.split(), "--help")
+    assert (found.status, found.error) == (0, "")
+    lines = [line for line in found.out.splitlines() if re.match(r"│[ *]{1,4}([A-Z]+ )?--[\w-]", line)]
     assert all(re.search(r"--[\w-]+( \S+)? +[^\s│]", line) for line in lines), lines
 
 
@@ -116,11 +90,11 @@ def test_the_help_of_a_command_explains_every_option(name: str, capsys: pytest.C
         ("evaluate a.npz --bin 3", "--bin"),
         ("evaluate a.npz --convention mine", "--convention"),
         ("evaluate a.npz --draws 3", "--draws"),
-        ("evaluate", "at least one file"),
-        ("evaluate none.npz", "none.npz"),
-        ("recalibrate --fit a.npz", "--apply"),
+        ("evaluate p.csv --bins x", "--bins"),
+        ("evaluate p.csv --report out.pdf", "out.pdf"),
+        ("evaluate p.csv --engine duckdb --memory-limit lots", "'lots'"),
+        ("evaluate p.csv --engine duckdb --memory-limit 1KB", "raise it"),
         ("recalibrate --fit a.npz --apply b.npz --method magic", "--method"),
-        ("recalibrate --fit a.npz --apply b.npz", "a.npz"),
         ("apply a.npz", "--calibrator"),
         ("apply --calibrator c.safetensors", "FILE"),
         ("demo --epochs -1", "--epochs"),
@@ -145,41 +119,21 @@ def test_what_is_wrong_is_said_shortly(
     arguments: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, shown, said = run(arguments.split(), capsys)
-    assert code != 0
-    assert message.lower() in (shown + said).lower()
-    assert "Traceback" not in shown + said
-    if said.startswith("calibrant: "):  # our own words; those about the syntax of options are Cyclopts' and in a frame
-        assert (said.count("\n"), shown) == (1, "")
-    assert list(tmp_path.iterdir()) == []
+    Path("p.csv").write_text(TABLE)
+    found = ended(capsys, *arguments.split())
+    assert found.status != 0
+    assert message.lower() in (found.out + found.error).lower()
+    assert "Traceback" not in found.out + found.error
+    if found.error.startswith("calibrant: "):  # our own words; Cyclopts puts those about options in a frame
+        assert (found.error.count("\n"), found.out) == (1, "")
+    assert [path.name for path in tmp_path.iterdir()] == ["p.csv"]
 
 
 @pytest.mark.slow
 def test_a_reader_that_stops_reading_is_no_error(tmp_path: Path) -> None:
     path = tmp_path / "p.csv"
-    path.write_text("confidence,correct\n0.9,1\n0.5,0\n0.7,1\n0.6,1\n")
+    path.write_text(TABLE)
     for more in ("", "--json"):
         command = f"{sys.executable} -m calibrant evaluate {path} --draws 50 {more} | true"
         result = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
         assert (result.returncode, result.stderr) == (0, "")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("evaluate p.csv --report out.pdf", "out.pdf"),
-        ("evaluate p.csv --engine duckdb --memory-limit lots", "'lots'"),
-        ("evaluate p.csv --engine duckdb --memory-limit 1KB", "raise it"),
-        ("evaluate p.csv --bins x", "--bins"),
-    ],
-)  # fmt: skip
-def test_an_option_that_cannot_be_is_one_line(
-    arguments: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "p.csv").write_text("confidence,correct\n0.9,1\n0.5,0\n0.7,1\n0.6,1\n")
-    monkeypatch.chdir(tmp_path)
-    code, out, said = run(arguments.split(), capsys)
-    assert (code, out) == (2, "")
-    assert said.startswith("calibrant: ")
-    assert said.count("\n") == 1
-    assert message in said

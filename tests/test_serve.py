@@ -51,7 +51,7 @@ def client(saved: posthoc.Calibrator) -> Any:
 def test_sets_are_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     posthoc.save(posthoc.ConformalClassifier().fit(*held_out()), tmp_path / "sets.safetensors")
     monkeypatch.setenv("CALIBRATOR", str(tmp_path / "sets.safetensors"))
-    with pytest.raises(ValueError, match=r"sets.safetensors: holds a ConformalClassifier, expected a Calibrator"):
+    with pytest.raises(ValueError, match="ConformalClassifier"):
         loaded_app()
 
 

@@ -1,7 +1,6 @@
 """The objectives of ``(confidence, correct)`` as pure functions: the numerical core, as in the papers."""
 
-from calibrant.losses.dca import dca
-from calibrant.losses.ece import ece, soft_binned_ece
+from calibrant.losses.ece import dca, ece, soft_binned_ece
 from calibrant.losses.esd import esd
 from calibrant.losses.mmce import mmce, mmce_weighted
 

@@ -1,5 +1,7 @@
 """Numerical methods of the losses: sums over sorted samples, known gradients, safe roots and logarithms."""
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -47,6 +49,16 @@ def at_least_float32(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
+def on_arrays(kernel: Callable[..., tuple[Values, Values]], *given: Tensor | float | None) -> tuple[Tensor, Tensor]:
+    """A kernel of tensors or arrays: of arrays if no graph is wanted and these can be read, with less overhead."""
+    tensors = [each for each in given if isinstance(each, Tensor)]
+    if torch.is_grad_enabled() or tensors[0].dim() != 1 or not all(map(readable, tensors)):
+        return kernel(*given)
+    with np.errstate(all="ignore"):  # whatever the caller has set
+        value, slope = kernel(*(each.detach().numpy() if isinstance(each, Tensor) else each for each in given))
+    return torch.from_numpy(np.asarray(value)), torch.from_numpy(slope)
+
+
 def tie_bounds(ascending: Values) -> tuple[Values, Values]:
     """Return the first and the last index of each element's tie group, along the last dimension.
 
@@ -88,11 +100,9 @@ def widened(values: Values) -> Values:
     return values.to(accumulation_dtype(values)) if isinstance(values, Tensor) else values.astype(np.float64)
 
 
-def reversed_cumsum(values: Values) -> Values:
-    """Sums of each element and all after it, along the last dimension."""
-    if isinstance(values, Tensor):
-        return values.flip(-1).cumsum(-1).flip(-1)
-    return values[::-1].cumsum()[::-1]
+def flipped(values: Values) -> Values:
+    """The values in reverse order, along the last dimension."""
+    return values.flip(-1) if isinstance(values, Tensor) else values[::-1]
 
 
 def exclusive_cumsum(values: Values) -> Values:
@@ -100,8 +110,49 @@ def exclusive_cumsum(values: Values) -> Values:
 
     Padding, rather than subtracting the element again, keeps small terms next to large ones exact.
     """
-    sums = values.cumsum(-1)
-    return F.pad(sums, (1, 0)) if isinstance(sums, Tensor) else np.concatenate(([0.0], sums))
+    return shifted(values.cumsum(-1), 1)
+
+
+def shifted(values: Values, steps: int) -> Values:
+    """The values after as many zeros, along the last dimension."""
+    return F.pad(values, (steps, 0)) if isinstance(values, Tensor) else np.concatenate((np.zeros(steps), values))
+
+
+def exponential(values: Values) -> Values:
+    """The exponential function of each value."""
+    return values.exp() if isinstance(values, Tensor) else np.exp(values)
+
+
+def with_known_gradient(evaluate: Callable[[Tensor], tuple[Tensor, Tensor]], variable: Tensor) -> Tensor:
+    """The value that ``evaluate`` returns beside its gradient, which is cheaper than that of autograd.
+
+    Autograd differentiates the value where it must see the operations: for second derivatives, in forward mode, and
+    under ``torch.compile`` and ``torch.func``.
+    """
+    if traced() or is_forward_mode():
+        return evaluate(variable)[0]
+    with torch.no_grad():
+        value, gradient = evaluate(variable)
+    if not variable.requires_grad:
+        return value
+    known: Tensor = _KnownGradient.apply(variable, (value, gradient.to(variable.dtype), evaluate))  # type: ignore[no-untyped-call]
+    return known
+
+
+class _KnownGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, variable: Tensor, known: tuple[Tensor, Tensor, Callable[..., Any]]) -> Tensor:
+        value, gradient, ctx.evaluate = known
+        ctx.save_for_backward(variable, gradient)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None]:
+        variable, gradient = ctx.saved_tensors
+        if torch.is_grad_enabled():  # as in backward(create_graph=True)
+            alias = variable.view_as(variable)  # so that hooks on the variable run once, outside
+            (gradient,) = torch.autograd.grad(ctx.evaluate(alias)[0].sum(), alias, create_graph=True)
+        return upstream[0].to(gradient.dtype).unsqueeze(-1) * gradient, None
 
 
 def safe_root(value: Tensor, degree: float = 2.0) -> Tensor:
@@ -119,6 +170,15 @@ def safe_root(value: Tensor, degree: float = 2.0) -> Tensor:
     inside = torch.where(positive, value, 1.0)
     root = inside.sqrt() if degree == 2 else inside.pow(1.0 / degree)
     return torch.where(positive, root, 0.0)
+
+
+def root_and_slope(value: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+    """The :func:`safe_root` of a number, and its slope, from those of the number."""
+    if not torch.is_grad_enabled() and readable(value):  # operations on a single number are overhead
+        root = math.sqrt(value) if value > SMALLEST_ROOT**2 else 0.0
+        return value.new_tensor(root), slope * (0.5 / root if root else 0.0)
+    rooted = safe_root(value)
+    return rooted, slope * torch.where(rooted > 0, 0.5 / rooted, 0.0)
 
 
 def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:

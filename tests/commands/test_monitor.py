@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.commands import running
-from tests.commands.running import Ended
+from tests import shell
+from tests.shell import Ended
 
 Screen = pytest.CaptureFixture[str]
 
@@ -39,7 +39,7 @@ def baseline(tmp_path: Path) -> Path:
 
 
 def evaluate(capsys: Screen, *arguments: object) -> Ended:
-    return running.ended(capsys, "evaluate", *arguments, "--draws", 100)
+    return shell.ended(capsys, "evaluate", *arguments, "--draws", 100)
 
 
 def test_the_worst_group_comes_first(risks: Path, capsys: Screen) -> None:
@@ -120,7 +120,7 @@ def test_what_cannot_be_is_one_line(
     arguments, message = BAD[name]
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     files = [] if "." in arguments[0] else [risks]
-    running.refused(capsys, message, "evaluate", *files, *arguments, "--draws", 19)
+    shell.refused(capsys, message, "evaluate", *files, *arguments, "--draws", 19)
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
 
@@ -142,25 +142,16 @@ def test_a_history_grows_by_a_row_a_run(risks: Path, baseline: Path, tmp_path: P
 def test_a_history_never_overwrites_another_file(
     risks: Path, baseline: Path, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch, capsys: Screen
 ) -> None:
-    given, history = risks, tmp_path / "link.csv"
     monkeypatch.chdir(tmp_path)
-    match how:
-        case "itself":
-            history = risks
-        case "relative":
-            history = Path("risks.csv")
-        case "symlink":
-            history.symlink_to(risks)
-        case "hard link":
-            history.hardlink_to(risks)
-        case "baseline":
-            history.symlink_to(baseline)
-        case "in a folder":
-            (tmp_path / "parts").mkdir()
-            history = write(tmp_path / "parts" / "a.csv", {"y_prob": [0.1, 0.7, 0.4], "y_true": [0, 1, 1]})
-            given = tmp_path / "parts"
+    Path("link.csv").symlink_to(risks)
+    Path("hard.csv").hardlink_to(risks)
+    (tmp_path / "parts").mkdir()
+    part = write(tmp_path / "parts" / "a.csv", {"y_prob": [0.1, 0.7, 0.4], "y_true": [0, 1, 1]})
+    history = {"itself": risks, "relative": Path("risks.csv"), "symlink": Path("link.csv"),
+               "hard link": Path("hard.csv"), "baseline": baseline, "in a folder": part}[how]  # fmt: skip
+    given = part.parent if how == "in a folder" else risks
     before = history.read_bytes()
-    running.refused(capsys, "choose another --history", "evaluate", given, "--baseline", baseline, "--history", history)
+    shell.refused(capsys, "choose another --history", "evaluate", given, "--baseline", baseline, "--history", history)
     assert history.read_bytes() == before
 
 
@@ -192,7 +183,7 @@ def test_names_of_groups_are_not_broken_at_80_columns(tmp_path: Path, capsys: Sc
     region, age = rng.choice(["north", "south"], 400), rng.choice(["under thirty", "over thirty"], 400)
     columns = {"y_prob": p, "y_true": (rng.random(400) < p).astype(int), "region of birth": region, "group of age": age}
     path = write(tmp_path / "groups.csv", columns)
-    assert running.run("evaluate", path, "--group", "region of birth,group of age", "--draws", 100) == 0
+    assert shell.run("evaluate", path, "--group", "region of birth,group of age", "--draws", 100) == 0
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert max(map(len, lines)) <= 80
     assert any(line.startswith("group of age = under thirty ") for line in lines)

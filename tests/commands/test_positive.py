@@ -9,7 +9,7 @@ import pytest
 from calibrant.files import FileError, read_source
 from calibrant.files.layout import Columns
 from calibrant.metrics.scale import statistics_duckdb
-from tests.commands.running import ended, refused
+from tests.shell import ended, refused
 
 Screen = pytest.CaptureFixture[str]
 

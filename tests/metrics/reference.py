@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
+from calibrant.metrics import Predictions
+
 Floats = Sequence[float]
 Marks = Sequence[int]
 # Data whose metrics were computed independently, to twelve digits.
@@ -15,6 +17,15 @@ _U, _V = (0.6180339887498949 * _I) % 1, (0.7548776662466927 * _I) % 1
 CONTINUOUS = 0.1 + 0.9 * _U**0.2
 TIED = np.round(50 * CONTINUOUS) / 50
 CORRECT = np.clip(CONTINUOUS + 0.12 * np.sin(3 * np.pi * CONTINUOUS) - 0.02, 0, 1) > _V
+
+
+def assert_same(found: Predictions, expected: Predictions) -> None:
+    """Raise unless both hold the same arrays."""
+    for name in ("confidence", "correct", "probabilities", "logits", "target", "weight"):
+        one, other = getattr(found, name), getattr(expected, name)
+        assert (one is None) == (other is None), name
+        if one is not None:
+            np.testing.assert_array_equal(one, other)
 
 
 def esd(z: Floats, c: Marks) -> float:

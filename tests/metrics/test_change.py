@@ -7,7 +7,6 @@ import pytest
 
 from calibrant import metrics
 from calibrant.metrics import Predictions
-from calibrant.metrics.closed_form import line_and_covariance
 
 
 def risks(samples: int, seed: int, *, shift: float = 0.0, slope: float = 1.0, low: float = 0.1) -> Predictions:
@@ -48,17 +47,6 @@ def test_a_set_without_a_line_is_compared_by_its_gap() -> None:
     assert metrics.calibration_change(right, right).p_value == 1.0
     with pytest.raises(ValueError, match="at least 30 samples, got 20"):
         metrics.calibration_change(right, metrics.predictions(np.full(20, 0.5), np.ones(20)))
-
-
-def test_covariance_of_the_line_is_the_inverse_information() -> None:
-    data = risks(2000, 0)
-    line, covariance = line_and_covariance(data)
-    p = data.confidence
-    logit = np.log(p / (1 - p))
-    fitted = 1 / (1 + np.exp(-(line[0] + line[1] * logit)))
-    design = np.stack((np.ones_like(p), logit), 1)
-    information = design.T @ (design * (fitted * (1 - fitted))[:, None])
-    np.testing.assert_allclose(covariance, np.linalg.inv(information), rtol=1e-6)
 
 
 @pytest.mark.slow

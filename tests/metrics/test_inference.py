@@ -198,18 +198,6 @@ def test_size(metric: str, draw: Draw) -> None:
     assert 0.03 <= np.mean([each.rejected() for each in found]) <= 0.07
 
 
-@pytest.mark.slow
-def test_size_with_all_classes() -> None:
-    rejected = []
-    for seed in range(300):
-        generator = np.random.default_rng(seed)
-        p = generator.dirichlet((1.0, 0.5, 0.3), 100)
-        target = (p.cumsum(1) < generator.random((100, 1))).sum(1)
-        found = calibration_test(probabilities=p, target=target, metric="classwise_ece", draws=19, seed=seed)
-        rejected.append(found.rejected())
-    assert 0.025 <= np.mean(rejected) <= 0.08
-
-
 @pytest.mark.slow_after(2)
 @pytest.mark.parametrize("metric", ["esd", "ks_error", "ece", "mmce_unbiased", "gap"])
 def test_power_rises_with_miscalibration(metric: str) -> None:
@@ -312,19 +300,6 @@ def test_no_difference_is_found_where_there_is_none(name: str) -> None:
         assert np.mean([each.better is not None for each in found]) <= 0.085, metric
 
 
-def test_the_worse_of_two_models_that_move_together_is_seldom_found_better() -> None:
-    pairs = [shifted(100, seed, 0.0, -0.02) for seed in range(400)]
-    for metric in CLOSED:
-        assert np.mean([compare(*each, metric=metric).better == "b" for each in pairs]) <= 0.035, metric
-
-
-@pytest.mark.parametrize("metric", ["esd", "mmce_unbiased", "gap", "ks_error", "ece"])
-def test_power_of_the_comparison(metric: str) -> None:
-    found = [compare(*pair(1000, seed, 0.02, 0.12), metric=metric, draws=100, seed=seed) for seed in range(60)]
-    assert np.mean([each.better == "a" for each in found]) > 0.9
-    assert not any(each.better == "b" for each in found)
-
-
 def covered(metric: str, truth: float, pairs: list[Pair]) -> float:
     found = [compare(*each, metric=metric) for each in pairs]
     return float(np.mean([each.low <= truth <= each.high for each in found]))
@@ -421,11 +396,14 @@ def test_every_metric_by_name(metric: str) -> None:
     assert test.p_value == (
         1 if metric == "mean_confidence" else 0.1 if metrics.METRICS[metric].only_calibration else 0.2
     )
-    assert test == calibration_test(logits=logits, target=np.arange(60) % 4, metric=metric, draws=9)
     found = confidence_interval(data, metric=metric, draws=9)
     assert found.low <= found.high
     assert str(found)
-    assert compare(data, data, metric=metric, draws=9).metric == metric
+    function = getattr(metrics, metric)
+    assert test == calibration_test(logits=logits, target=np.arange(60) % 4, metric=function, draws=9)
+    assert found == confidence_interval(data, metric=function, draws=9)
+    other = predictions(logits=logits / 2, target=np.arange(60) % 4)
+    assert compare(data, other, metric=metric, draws=9) == compare(data, other, metric=function, draws=9)
 
 
 def test_the_gap_counts_in_both_directions_and_keeps_its_sign_in_the_interval() -> None:
@@ -448,16 +426,6 @@ def test_what_is_better_than_promised_is_not_calibrated(metric: str) -> None:
     assert calibration_test(honest, metric=metric, draws=99).p_value > 0.1
 
 
-@pytest.mark.parametrize("name", metrics.METRICS)
-def test_a_function_of_ours_is_the_metric_of_its_name(name: str) -> None:
-    a, b = tempered(60, 0, 0.5, 1.0)
-    function = getattr(metrics, name)
-    for infer in (calibration_test, confidence_interval):
-        assert infer(a, metric=function, draws=9) == infer(a, metric=name, draws=9)
-    assert confidence_interval(a, metric=function, draws=9).value == pytest.approx(function(a))
-    assert compare(a, b, metric=function, draws=9) == compare(a, b, metric=name, draws=9)
-
-
 def test_accuracy_is_better_when_larger() -> None:
     generator = np.random.default_rng(0)
     a, b = (Predictions(np.full(500, 0.8), generator.random(500) < share) for share in (0.9, 0.7))
@@ -475,15 +443,6 @@ def test_a_function_of_your_own() -> None:
     assert str(confidence_interval(CONTINUOUS, CORRECT, metric=worst, draws=30)).startswith("worst 0.")
 
 
-def test_verdicts_read_well() -> None:
-    expected = "(1,000 draws): the hypothesis that the model is calibrated is rejected at 5 %"
-    assert str(calibration_test(CONTINUOUS, CORRECT)).endswith(expected)
-    assert "is not rejected" in str(calibration_test(sample(300, 0), metric="ece", draws=99))
-    honest, over = pair(2000, 0, 0.0, 0.1)
-    assert ": a is better calibrated, p < 0.001" in str(compare(honest, over))
-    assert ": b is better calibrated, p < 0.001" in str(compare(over, honest, metric="gap"))
-
-
 def failing(call: int) -> Callable[[Predictions], float]:
     """A metric that is not a number when it is called for the ``call``-th time."""
     calls = iter(range(1, 1000))
@@ -496,9 +455,7 @@ LABELLED = [predictions(probabilities=np.full(5, 0.7), target=target) for target
 
 ERRORS: list[tuple[Callable[[], Any], str]] = [
     (lambda: calibration_test(A, draws=0), "draws"),
-    (lambda: calibration_test(A, draws=2.5), "draws"),  # type: ignore[arg-type]
     (lambda: calibration_test(A, seed=-1), "seed"),
-    (lambda: calibration_test(A, seed=1.5), "seed"),  # type: ignore[arg-type]
     (lambda: calibration_test(A, metric="ace"), "metric .*'esd'"),
     (lambda: calibration_test(A, metric=lambda _: np.nan), "finite .*nan"),
     (lambda: calibration_test(A, metric=failing(3), draws=9), "1 of 9"),
@@ -512,12 +469,12 @@ ERRORS: list[tuple[Callable[[], Any], str]] = [
     (lambda: calibration_test(A, metric="log_loss"), "log loss needs every class"),
     (lambda: calibration_test(A).rejected(0), "level"),
     (lambda: confidence_interval(A, level=1.0), "level"),
-    (lambda: confidence_interval(A, level=95), "level"),
     (lambda: confidence_interval([0.9, 0.8, 0.7], [1, 0, 1]), "interval of ESD .*4 samples"),
     (lambda: confidence_interval([0.9], [1], metric="ece"), "interval of ECE .*2 samples"),
     (lambda: compare(A, B), "got 5 and 4"),
     (lambda: compare(A, [0.5]), "Predictions, got list"),  # type: ignore[arg-type]
     (lambda: compare(*LABELLED), "target, got 1 of 5"),
+    (lambda: compare(A, predictions(A.confidence, A.correct, sample_weight=np.ones(5) + 1)), "sample_weight"),
     (lambda: compare(A, A, level=0), "level"),
     (lambda: compare(*2 * [predictions([0.9] * 3, [1] * 3)]), "comparison of ESD .*4 samples"),
 ]

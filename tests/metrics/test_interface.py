@@ -2,6 +2,8 @@
 
 import inspect
 import json
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,6 @@ import torch
 
 import calibrant as cal
 from calibrant import metrics
-from calibrant.metrics import Predictions
 from calibrant.metrics.binned import CONVENTIONS
 from calibrant.metrics.evaluate import Scores
 
@@ -28,12 +29,6 @@ def test_numpy_torch_and_lists_give_the_same_number() -> None:
     frozen.flags.writeable = False
     assert metrics.ece(frozen, c > 0) == value
     assert metrics.ece(torch.from_numpy(z).requires_grad_(), torch.from_numpy(c)) == value
-
-
-@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
-def test_half_precision_is_read_as_it_is(kind: torch.dtype) -> None:
-    z, c = torch.rand(50).to(kind), torch.arange(50) % 2
-    assert metrics.ece(z, c) == metrics.ece(z.float(), c)
 
 
 def test_metrics_leave_their_input_alone() -> None:
@@ -140,10 +135,6 @@ def test_functional_and_metrics_agree(name: str) -> None:
         assert found == pytest.approx(getattr(metrics, name)(weighted), rel=1e-5)
 
 
-def test_names_that_functional_and_metrics_share() -> None:
-    assert SAME_NAME == ["ece", "esd"]
-
-
 def test_checked_predictions_serve_every_metric() -> None:
     data = metrics.predictions(logits=LOGITS, target=TARGET)
     assert metrics.log_loss(data) == metrics.log_loss(logits=LOGITS, target=TARGET)
@@ -181,17 +172,13 @@ def test_numpy_may_be_told_to_raise() -> None:
         metrics.evaluate(np.array([1e-300, 1.0, 0.5]), [0, 1, 1])
 
 
-def test_scores_are_a_mapping_of_their_values() -> None:
+def test_scores_are_a_mapping_and_pairs_have_none_of_classes() -> None:
     scores = metrics.evaluate([0.5, 0.7, 0.9], [0, 1, 1])
     assert dict(scores)["ece"] == scores.ece
-    with pytest.raises(KeyError, match="no score 'ecce'; there are accuracy"):
-        _ = scores["ecce"]
-
-
-def test_pairs_alone_have_no_scores_of_classes() -> None:
-    scores = metrics.evaluate([0.5, 0.7, 0.9], [0, 1, 1])
     assert scores.classes is None
     assert "log_loss" not in scores
+    with pytest.raises(KeyError, match="log_loss"):
+        _ = scores["log_loss"]
     with pytest.raises(AttributeError, match="log_loss"):
         _ = scores.log_loss
 
@@ -210,62 +197,41 @@ def test_scores_print_and_serialise() -> None:
     assert isinstance(scores, Scores)
 
 
-def test_checked_predictions_are_taken_as_they_are() -> None:
-    data = metrics.predictions(logits=LOGITS, target=TARGET)
-    assert isinstance(data, Predictions)
-    assert metrics.ece(data) == metrics.ece(logits=LOGITS, target=TARGET)
-    assert metrics.evaluate(data).esd == metrics.esd(data)
-
-
-GOOD = np.array([0.5, 0.6, 0.7])
-P = np.full((3, 2), 0.5)
-BAD: list[tuple[dict[str, Any], str]] = [
-    ({}, "pass one of"),
-    ({"confidence": GOOD}, "needs correct"),
-    ({"logits": P}, "needs target"),
-    ({"confidence": GOOD, "correct": [1, 0, 1], "logits": P}, "got confidence and logits"),
-    ({"confidence": GOOD, "correct": [1, 0, 1], "target": [1, 0, 1]}, "leave out the other of correct and target"),
-    ({"confidence": np.ma.masked_less(GOOD, 0.6), "correct": [1, 0, 1]}, "masked array"),
-    ({"confidence": [0.5, 1 + 1e-5, 0.1], "correct": [1, 0, 1]}, "must lie in"),
-    ({"probabilities": P, "target": np.eye(2)[[0, 1, 1]]}, "argmax"),
-    ({"probabilities": P, "target": [0, 1, np.nan]}, "got NaN"),
-    ({"confidence": GOOD, "correct": [1, 0]}, r"correct must have shape \(3,\)"),
-    ({"confidence": [0.5, 1.2, 0.1], "correct": [1, 0, 1]}, r"confidence must lie in \[0, 1\]"),
-    ({"confidence": [0.5, np.nan, 0.1], "correct": [1, 0, 1]}, "NaN"),
-    ({"confidence": GOOD, "correct": [1, 2, 1]}, "only 0 .wrong. and 1 .right."),
-    ({"confidence": P, "correct": [1, 0, 1]}, "pass probabilities="),
-    ({"confidence": np.array(["a", "b", "c"]), "correct": [1, 0, 1]}, "must hold numbers"),
-    ({"confidence": np.zeros(0), "correct": np.zeros(0)}, "at least 3 sample"),
-    ({"confidence": GOOD[:2], "correct": [1, 0]}, "at least 3 samples, got 2"),
-    ({"logits": np.zeros((0, 3)), "target": np.zeros(0, dtype=int)}, "at least 3 samples, got 0"),
-    ({"logits": np.zeros(0), "target": np.zeros(0, dtype=int)}, "at least 3 samples, got 0"),
-    ({"probabilities": P + 0.2, "target": [0, 1, 0]}, "must sum to 1"),
-    ({"probabilities": P, "target": [0, 1, 2]}, "target must lie in 0..1"),
-    ({"probabilities": P, "target": [0, -1, 1]}, "target must lie in 0..1"),
-    ({"probabilities": P, "target": [0, 1]}, "target must have shape"),
-    ({"probabilities": P, "target": [0.5, 1, 1]}, "whole class indices, got fractions"),
-    ({"probabilities": P[None], "target": [0, 1, 1]}, "shape"),
-    ({"logits": P * np.inf, "target": [0, 1, 1]}, "3 of 3"),
-    ({"logits": P, "target": [0, 1, 5]}, "target must lie in 0..1"),
-    ({"logits": P[None], "target": [0, 1, 1]}, r"target must have shape \(1, 2\) to match logits"),
-    ({"confidence": GOOD, "correct": [1, 0, 1], "bins": 0}, "bins must be at least 1"),
-    ({"confidence": GOOD, "correct": [1, 0, 1], "convention": "mine"}, "convention must be one of"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "message"), BAD, ids=lambda value: value if isinstance(value, str) else "")
-def test_bad_input_is_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=message):
-        metrics.evaluate(**arguments)
-
-
-def test_a_metric_of_classes_refuses_pairs() -> None:
-    data = metrics.predictions(GOOD, [1, 0, 1])
-    with pytest.raises(ValueError, match="log loss needs every class"):
-        metrics.log_loss(data)
-
-
 @pytest.mark.parametrize("z", [np.zeros(5), np.ones(5), np.full(5, 0.5), np.array([0.0, 1, 0, 1, 1])])
 @pytest.mark.parametrize("c", [np.zeros(5), np.ones(5), np.array([0, 1, 1, 0, 1])])
 def test_every_score_of_saturated_predictions_is_finite(z: np.ndarray[Any, Any], c: np.ndarray[Any, Any]) -> None:
     assert all(np.isfinite(entry.value) for entry in metrics.evaluate(z, c))
+
+
+PROGRAM = """
+import sys
+from typing import Any
+sys.modules["torch"] = None  # as if it were not installed
+import calibrant
+from calibrant import metrics
+given = dict(logits=[[2.0, 0.0], [0.0, 1.0], [1.0, 0.5], [0.2, 3.0]] * 20, target=[0, 1, 1, 1] * 20)
+print(round(metrics.evaluate(**given).ece, 6), metrics.calibration_test(**given, draws=50).p_value)
+try:
+    calibrant.ESDLoss
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_metrics_need_no_torch_and_an_objective_names_the_extra() -> None:
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    given: dict[str, Any] = {
+        "logits": np.tile([[2.0, 0.0], [0.0, 1.0], [1.0, 0.5], [0.2, 3.0]], (20, 1)),
+        "target": [0, 1, 1, 1] * 20,
+    }
+    lines = ended.stdout.splitlines()
+    assert lines[0] == f"{metrics.evaluate(**given).ece:.6f} {metrics.calibration_test(**given, draws=50).p_value}"
+    assert "calibrant[torch]" in lines[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_tensors_of_every_precision_are_taken(dtype: torch.dtype) -> None:
+    confidence = torch.tensor([0.5, 0.75, 1.0], dtype=dtype, requires_grad=True)
+    found = metrics.predictions(confidence, torch.tensor([0, 1, 1]))
+    assert found.confidence.tolist() == [0.5, 0.75, 1.0]
+    assert found.confidence.dtype == (np.float64 if dtype == torch.float64 else np.float32)

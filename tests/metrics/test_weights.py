@@ -108,20 +108,6 @@ def test_one_pass_over_many_blocks_gives_the_scores_of_single_metrics() -> None:
         assert scores[key] == pytest.approx(alone, rel=1e-12)
 
 
-def test_checked_predictions_keep_their_weights() -> None:
-    data = metrics.predictions([0.9, 0.8, 0.6], [1, 0, 1], sample_weight=[1, 2, 0])
-    assert isinstance(data, Predictions)
-    assert data.total == 3
-    assert metrics.accuracy(data) == pytest.approx(1 / 3)
-
-
-def test_the_floor_of_a_probability_of_0_is_the_same_in_every_dtype() -> None:
-    rows, target = np.array([[1.0, 0.0], [0.25, 0.75]]), [1, 1]
-    half = metrics.log_loss(probabilities=rows.astype(np.float32), target=target)
-    assert half == metrics.log_loss(probabilities=rows, target=target)
-    assert half == pytest.approx((-np.log(np.finfo(np.float32).tiny) - np.log(0.75)) / 2)
-
-
 def whole(seed: int = 0, n: int = 150) -> tuple[Predictions, Predictions]:
     """Samples with whole-number weights, some of them 0 and some tied, and the same samples repeated."""
     generator = np.random.default_rng(seed)
@@ -160,28 +146,10 @@ def test_tests_and_intervals_of_weights_equal_those_of_repeated_rows(name: str) 
     assert len(weighted) > 1
 
 
-@pytest.mark.parametrize("metric", ["esd", "ks_error", "ece", "mmce_unbiased", "gap", "smooth_ece", "brier", "mce"])
-def test_draws_of_weights_have_the_law_of_repeated_rows(metric: str) -> None:
-    draws = 300 if metrics.METRICS[metric].rows is None else 2000
-    one, other = (metrics.calibration_test(given, metric=metric, draws=draws) for given in whole())
-    error = 4 * np.sqrt(0.5 / draws)
-    assert one.statistic == pytest.approx(other.statistic, rel=1e-9)
-    assert abs(one.p_value - other.p_value) <= error
-    assert one.critical_value == pytest.approx(other.critical_value, rel=0.15)
-    if metric not in CLOSED:
-        ends = [metrics.confidence_interval(given, metric=metric, draws=300) for given in whole()]
-        assert ends[0].high == pytest.approx(ends[1].high, rel=0.15)
-
-
-def test_draws_of_classes_with_weights_have_the_law_of_repeated_rows() -> None:
-    generator = np.random.default_rng(0)
-    p, weight = generator.dirichlet([1, 1, 1], 80), generator.integers(0, 4, 80)
-    target = (p.cumsum(1) < generator.random((80, 1))).sum(1)
-    weighted = metrics.predictions(probabilities=p, target=target, sample_weight=weight)
-    repeated = metrics.predictions(probabilities=p.repeat(weight, 0), target=target.repeat(weight))
-    one, other = (metrics.calibration_test(each, metric="log_loss", draws=400) for each in (weighted, repeated))
-    assert one.null_mean == pytest.approx(other.null_mean, rel=0.03)
-    assert abs(one.p_value - other.p_value) < 0.15
+@pytest.mark.parametrize("metric", ["ks_error", "ece", "brier", "mce"])
+def test_the_bootstrap_of_weights_has_the_law_of_that_of_repeated_rows(metric: str) -> None:
+    one, other = (metrics.confidence_interval(given, metric=metric, draws=300) for given in whole())
+    assert one.high == pytest.approx(other.high, rel=0.15)
 
 
 def test_groups_and_windows_of_weights_equal_those_of_repeated_rows() -> None:
@@ -215,13 +183,6 @@ def test_the_weighted_jackknife_leaves_out_one_of_the_repetitions(metric: str) -
         less = weighted.weight - (np.arange(25) == m)
         rest = metrics.predictions(weighted.confidence, weighted.correct, sample_weight=less)
         assert found.without_each[m] == pytest.approx(metrics.METRICS[metric].value(rest), rel=1e-9)
-
-
-def test_models_with_different_weights_are_not_compared() -> None:
-    confidence, correct, weight = over_confident(30)
-    a, b = metrics.predictions(confidence, correct), metrics.predictions(confidence, correct, sample_weight=weight)
-    with pytest.raises(ValueError, match="sample_weight"):
-        metrics.compare(a, b)
 
 
 def scaled_weights(seed: int, n: int = 200) -> Predictions:

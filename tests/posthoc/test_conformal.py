@@ -192,8 +192,8 @@ def test_binary_sets_of_arrays_come_back_from_a_file(tmp_path: Path) -> None:
     ({"alpha": 0.0}, ValueError, "alpha must be above 0 and below 1"),
     ({"penalty": "auto"}, ValueError, "penalty must be one of 'tune', got 'auto'"),
     ({"rank": -1}, ValueError, "rank must be at least 0"),
-    ({"rank": 2.5}, TypeError, "rank must be a whole number, got 2.5"),
-    ({"seed": 1.7}, TypeError, "seed must be a whole number, got 1.7"),
+    ({"rank": 2.5}, TypeError, "rank must be a whole number"),
+    ({"seed": 1.7}, TypeError, "seed must be a whole number"),
 ])  # fmt: skip
 def test_bad_options_are_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):

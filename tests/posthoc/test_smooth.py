@@ -18,7 +18,7 @@ from calibrant.posthoc import (
     smooth,
 )
 from calibrant.posthoc.map import Logits, OddsCurve, evaluated
-from calibrant.posthoc.scores import logistic_regression
+from calibrant.posthoc.solvers import logistic_regression
 from tests.posthoc.data import nll, overconfident, part_of
 
 Array = npt.NDArray[np.float64]

@@ -119,7 +119,7 @@ def test_calibration_at_every_kth_step_counts_across_passes() -> None:
 
 @pytest.mark.slow_after(4)
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("done", [0, 1, 5, 6, 7, 12, 14])
+@pytest.mark.parametrize("done", [0, 6, 12])
 def test_a_resumed_loader_goes_on_as_if_nothing_had_happened(done: int, workers: int) -> None:
     def endless(both: InterleavedLoader) -> Iterator[Any]:
         while True:
@@ -150,8 +150,7 @@ def plain_indices(both: tuple[list[int], list[int] | None]) -> list[list[int] | 
     return [None if part is None else [index % 1000 for index in part] for part in both]
 
 
-@pytest.mark.parametrize("done", [1, 6, 8])
-def test_generators_given_to_the_loaders_are_put_back_too(done: int) -> None:
+def test_generators_given_to_the_loaders_are_put_back_too() -> None:
     def made() -> InterleavedLoader:
         shared, own = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)
         sampler = RandomSampler(range(11), generator=own)
@@ -165,7 +164,7 @@ def test_generators_given_to_the_loaders_are_put_back_too(done: int) -> None:
 
     first = made()
     stream = endless(first)
-    draw(stream, done)
+    draw(stream, 6)
     state = first.state_dict()
     expected = draw(stream, 9)
     resumed = made()
@@ -191,18 +190,11 @@ def test_a_list_of_images_is_as_long_as_its_target() -> None:
         next(iter(interleave([1], [single])))
 
 
-def test_a_resumed_pass_that_has_no_length_ends_where_it_ended() -> None:
-    both = interleave(DataLoader(Unsized(), 4), [0])
-    torch.manual_seed(0)
-    whole = [batch.train.tolist() for batch in both]
-    torch.manual_seed(0)
-    batches = iter(both)
-    next(batches)
-    state = both.state_dict()
-    resumed = interleave(DataLoader(Unsized(), 4), [0])
-    resumed.load_state_dict(state)
-    assert [batch.train.tolist() for batch in resumed] == whole[1:]
-    assert len([batch.train for batch in resumed]) == 3
+def test_a_state_from_within_a_pass_continues_with_the_next() -> None:
+    first, resumed = loaders(), loaders()
+    draw(iter(first), 2)
+    resumed.load_state_dict(first.state_dict())
+    assert sorted(index for batch in resumed for index in indices(batch.train)) == list(range(23))
 
 
 def test_a_distributed_sampler_reshuffles_without_being_told() -> None:

@@ -217,7 +217,7 @@ def test_values_are_logged_while_an_epoch_goes_on(tmp_path: Path) -> None:
 PLAIN = [(torch.zeros(4, 6), torch.zeros(4, dtype=torch.long))]
 REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "plain batches": (lambda: PLAIN, TypeError, r"make the loader with calibrant\.training\.interleave"),
-    "no calibration data": (lambda: interleave(PLAIN, None), ValueError, "there is an objective but no calibration"),
+    "no calibration data": (lambda: interleave(PLAIN, None), ValueError, "no calibration data"),
     "no target": (lambda: interleave([torch.zeros(4, 6)], PLAIN), TypeError, r"must be \(inputs, target\), got Tensor"),
     "three parts": (lambda: interleave([PLAIN[0] * 2], PLAIN), TypeError, "got tuple of 4"),
 }
@@ -337,7 +337,7 @@ def test_dense_predictions_do_not_pile_up(tmp_path: Path) -> None:
     module = InterleavedModule(nn.Conv2d(1, 3, 1), cal.ESDLoss())
     images = TensorDataset(torch.randn(24, 1, 64, 64), torch.randint(3, (24, 64, 64)))
     trainer(tmp_path, max_epochs=1).fit(module, InterleavedDataModule(images, batch_size=8, calibration_fraction=0.25))
-    assert sum(pairs.confidence.numel() for pairs, _ in module.training_scores._waiting) <= 2**16
+    assert sum(pairs.confidence.numel() for pairs in module.training_scores._waiting) <= 2**16
 
 
 def sgd(weights: Any) -> torch.optim.Optimizer:

@@ -169,7 +169,7 @@ def test_held_out_batches_leave_the_random_numbers_of_training_alone(tmp_path: P
         train, _, _ = loaders()
         module = own(dropout=0.5)
         seen: list[Tensor] = []
-        module.net[0].register_forward_hook(
+        module.net[0].register_forward_hook(  # type: ignore[index]
             lambda each, given, _, seen=seen: seen.append(given[0]) if each.training else None
         )
         torch.manual_seed(5)

@@ -18,7 +18,8 @@ from calibrant.training import (
     StopAfterTemperature,
     interleave,
 )
-from calibrant.training.guard import Guard, Scores
+from calibrant.training.forward import Scores
+from calibrant.training.guard import Guard
 from tests.training.lightning_runs import QUIET, classifier, data, network, noisy, result, same, samples, trainer
 
 pytestmark = QUIET

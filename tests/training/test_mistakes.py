@@ -14,8 +14,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import calibrant as cal
 from calibrant.training import CalibratedLoss, CalibrationWarning, finetune, interleave
-from calibrant.training.calibrated_loss import Reminder
-from calibrant.training.guard import Place
+from calibrant.training.guard import Place, Reminder
 from calibrant.training.held_out import warn_of_data
 from tests.training.batches import knowing, samples, train, with_settings
 
@@ -53,7 +52,7 @@ def test_a_model_that_returns_more_than_logits_can_be_finished(kind: str) -> Non
 def test_a_model_without_its_temperature_is_told(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reminder, "tell", TELL)
     told: list[tuple[str, Place]] = []
-    monkeypatch.setattr("calibrant.training.calibrated_loss.warn", lambda *given: told.append(given))
+    monkeypatch.setattr("calibrant.training.guard.warn", lambda *given: told.append(given))
     model = knowing(nn.Linear(10, 4))
     calibrated = with_settings(CalibratedLoss(model), patience=0, damping=1.0)
     train(calibrated, model, 3, samples(300, 0), samples(300, 1))

@@ -320,12 +320,7 @@ def is_table(path: Path | str) -> bool:
 
 
 def files_of(where: str) -> list[str]:
-    """Files of a path, a folder or a pattern, sorted; all of one format.
-
-    Raises:
-        FileNotFoundError: If there are none.
-        ValueError: If their formats differ, or are unknown.
-    """
+    """Files of a path, a folder or a pattern, sorted; an error unless all are of one known format."""
     path = Path(where)
     if path.is_dir():
         inside = (str(each) for each in path.rglob("*") if each.is_file() and not each.name.startswith((".", "_")))
@@ -349,13 +344,8 @@ def open_table(
 ) -> tuple[list[Column], tuple[str, ...]]:
     """Make the view ``source`` of a file, a folder or a pattern; return its columns and what was assumed, in sentences.
 
-    Afterwards the connection can open these files only.
-
-    Args:
-        connection: Connection of DuckDB, opened with ``SETTINGS``.
-        where: File, folder or pattern.
-        as_text: Whether the cells of a CSV stay text, whatever they hold.
-        written: File that the connection may write.
+    Afterwards the connection, opened with ``SETTINGS``, can read these files and write ``written`` only. With
+    ``as_text`` the cells of a CSV stay text, whatever they hold.
     """
     found = files_of(where)
     absolute = [str(Path(name).absolute()) for name in found]

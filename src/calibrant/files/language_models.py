@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from calibrant.files.cells import Kind, numbers_of
 from calibrant.files.formats import Array, Table
 from calibrant.files.layout import LOG_PROBABILITIES, RESPONSES
-from calibrant.files.values import Kind, numbers_of
 
 Row = list[float] | None
 SOFTMAX = "probabilities are the softmax of the log-probabilities over the options of a row"
@@ -92,13 +92,7 @@ def _options(
 ) -> Options:
     """Log-probabilities if all rows have as many; else, or without labels, confidences in the highest option.
 
-    Args:
-        rows: Log-probabilities of each row; None for a row that is left out.
-        labels: Indices of the right options of the others, if known.
-        right: Whether the highest option of the others is right, if known.
-        names: Names of the options, if they have any.
-        notices: What was assumed.
-        what: What the rows lack that are left out.
+    Rows that are None are left out, since they have no ``what``; ``labels`` and ``right`` are those of the others.
     """
     kept = [k for k, row in enumerate(rows) if row is not None]
     full = [row for row in rows if row is not None]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from calibrant.files.cells import LEFT_OUT, TRUE_AND_FALSE, Kind, called, few, filled, is_text, numbers_of
 from calibrant.files.formats import Array
-from calibrant.files.values import LEFT_OUT, TRUE_AND_FALSE, Kind, called, few, filled, is_text, numbers_of
 
 KINDS: tuple[Kind, ...] = ("logits", "probabilities", "confidence")
 # Log-probabilities of options, whose number may differ between rows; and the answers in logs of lm-evaluation-harness.
@@ -130,12 +130,7 @@ class Layout:
 def find_layout(there: Sequence[str], columns: Columns) -> Layout:
     """Find the predictions among the columns of a source.
 
-    Args:
-        there: Names of the columns.
-        columns: Names that were given.
-
-    Raises:
-        ValueError: If there are none; the message says what is there, and which option names it.
+    If there are none, the error says what is there, and which option names it.
 
     Example:
         >>> found = find_layout(["id", "prob_cat", "prob_dog", "label"], Columns())
@@ -260,17 +255,9 @@ def _one_each(role: str, there: Sequence[str], given: str | None, suffixes: Sequ
 def with_positive(
     label: str, positive: str, names: Sequence[str] | None, found: Iterable[str], count: int
 ) -> tuple[str, str]:
-    """Names of two classes, the positive one last.
+    """Names of two classes, the positive one last; an error if it is none of them, or their order is another.
 
-    Args:
-        label: Column of the labels, for errors.
-        positive: Class that the probability is of.
-        names: Names of the classes in the order of their values, if known.
-        found: Labels that occur.
-        count: Number of classes of the values.
-
-    Raises:
-        ValueError: If there are not two classes, if it is none of them, or if their order is known to be another.
+    ``names`` are those of the values, in their order, if they are known; ``found`` are the labels that occur.
     """
     known = sorted(set(names or found))
     if set(known) <= {"0", "1"}:
@@ -292,9 +279,7 @@ def with_positive(
 def in_order(found: Iterable[str], column: str | None) -> tuple[tuple[str, ...], str]:
     """Names of classes in alphabetical order, unless the column names one of two; and a notice of what was assumed.
 
-    Args:
-        found: Labels that occur.
-        column: Column of the probabilities or logits of one class; None if each class has values.
+    The column is that of the values of one class; it is None if each class has values.
 
     Example:
         >>> names, notice = in_order(["good", "default"], "y_prob")
@@ -346,13 +331,7 @@ def class_indices(
 ) -> tuple[Array, tuple[str, ...] | None, tuple[str, ...]]:
     """Class indices of labels, which may be names; the names of the classes if known; and notices.
 
-    Args:
-        name: Name of the labels, for errors.
-        labels: Numbers or text, ``(N,)``.
-        names: Names of the classes, if known.
-        count: Number of classes.
-        column: Column of the values of one class of two, if there is one.
-        positive: Class that it is for, if given.
+    If one ``column`` has the values of two classes, ``positive`` may say which it is for.
 
     Example:
         >>> class_indices("label", np.array(["dog", "cat", "dog"], dtype=object), None, 2)[0]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.files import language_models
+from calibrant.files import cells, language_models
 from calibrant.files.formats import (
     FORMATS,
     Array,
@@ -37,20 +37,6 @@ from calibrant.files.layout import (
     name_of_values,
     names_of_classes,
     refuse_stray,
-)
-from calibrant.files.values import (
-    LEFT_OUT,
-    Kind,
-    checked_values,
-    constant_label,
-    correctness_of,
-    correctness_of_prediction,
-    filled,
-    is_text,
-    looks_like_a_class,
-    looks_like_another_kind,
-    looks_like_the_other_class,
-    numbers_of,
 )
 from calibrant.inputs import InputWarning, flattened
 from calibrant.metrics import Predictions, predictions
@@ -78,7 +64,7 @@ class Source:
     """
 
     path: Path
-    kind: Kind
+    kind: cells.Kind
     values: Array
     labels: Array | None = None
     names: tuple[str, ...] | None = None
@@ -233,8 +219,8 @@ def _read(path: Path, opened: Opened, layout: Layout, names: Columns) -> Source:
     if len(layout.labels) == 1:
         labels = columns[layout.labels[0]]
     elif layout.labels:
-        labels = np.stack([numbers_of(name, columns[name]) for name in layout.labels], 1)
-    weight = None if names.weight is None else numbers_of(names.weight, columns[names.weight])
+        labels = np.stack([cells.numbers_of(name, columns[name]) for name in layout.labels], 1)
+    weight = None if names.weight is None else cells.numbers_of(names.weight, columns[names.weight])
     source = Source(
         path,
         layout.kind,
@@ -255,9 +241,9 @@ def _read(path: Path, opened: Opened, layout: Layout, names: Columns) -> Source:
         if other is not None and len(other) != len(source.values):
             raise ValueError(f"{first!r} has {len(source.values)} rows but {other_name!r} has {len(other)}")
     if layout.prediction is not None and source.labels is not None:
-        predicted = filled(layout.prediction, columns[layout.prediction])
-        correct, notices = correctness_of_prediction(predicted, filled(layout.labels[0], source.labels))
-        notices += looks_like_a_class(first, source.values, layout.prediction, predicted, percent=names.percent)
+        predicted = cells.filled(layout.prediction, columns[layout.prediction])
+        correct, notices = cells.correctness_of_prediction(predicted, cells.filled(layout.labels[0], source.labels))
+        notices += cells.looks_like_a_class(first, source.values, layout.prediction, predicted, percent=names.percent)
         source = replace(source.noting(*notices), labels=correct)
     return source
 
@@ -282,10 +268,10 @@ def _unused_weights(there: Sequence[str]) -> tuple[str, ...]:
 def _stacked(layout: Layout, columns: dict[str, Array]) -> Array:
     arrays = [columns[name] for name in layout.values]
     if len(arrays) == 1:
-        return arrays[0] if arrays[0].dtype.kind == "U" else numbers_of(layout.values[0], arrays[0])
+        return arrays[0] if arrays[0].dtype.kind == "U" else cells.numbers_of(layout.values[0], arrays[0])
     if any(array.ndim > 1 for array in arrays):
         raise ValueError(f"columns {layout.values[0]!r} and so on must hold plain numbers")
-    return np.stack(list(map(numbers_of, layout.values, arrays)), 1)
+    return np.stack(list(map(cells.numbers_of, layout.values, arrays)), 1)
 
 
 def _of_options(source: Source, found: language_models.Options) -> Source:
@@ -312,13 +298,13 @@ def _as_rows(source: Source, rows: Array) -> Source:
 
 def _without_ignored(source: Source, ignored: int | None) -> Source:
     """A source without the rows, pixels or labels that are ignored, with a notice of their number."""
-    if source.labels is None or is_text(source.labels) or source.kind == "confidence":
+    if source.labels is None or cells.is_text(source.labels) or source.kind == "confidence":
         return source
-    labels = filled(str(source.label), source.labels)
+    labels = cells.filled(str(source.label), source.labels)
     several = labels.ndim > 1 and labels.shape == source.values.shape
     if ignored is None and labels.ndim < 2:
         return source
-    mark = LEFT_OUT if ignored is None else ignored
+    mark = cells.LEFT_OUT if ignored is None else ignored
     left_out = labels == mark
     count = f"{left_out.sum():,} of {left_out.size:,}"
     if not left_out.any():
@@ -332,7 +318,7 @@ def _without_ignored(source: Source, ignored: int | None) -> Source:
         raise ValueError(f"has the label {mark} in every row: --ignore-index {mark} leaves none")
     if several:
         return replace(
-            source.noting(f"{count} labels are {mark}, and left out"), labels=np.where(left_out, LEFT_OUT, labels)
+            source.noting(f"{count} labels are {mark}, and left out"), labels=np.where(left_out, cells.LEFT_OUT, labels)
         )
     if labels.ndim > 1 and source.values.shape[:1] + source.values.shape[2:] == labels.shape:
         source = _as_rows(source, flattened(source.values))
@@ -347,8 +333,8 @@ def _checked(source: Source, layout: Layout, names: Columns) -> Source:
     if names.positive is not None and (kind == "confidence" or (labels is not None and labels.ndim > 1)):
         raise ValueError(NOT_TWO)
     if kind == "confidence":
-        values, notices = checked_values(kind, source.values, option, percent=names.percent)
-        correct = None if labels is None else correctness_of(label, labels)
+        values, notices = cells.checked_values(kind, source.values, option, percent=names.percent)
+        correct = None if labels is None else cells.correctness_of(label, labels)
         return replace(source.noting(*notices), values=values, labels=correct, names=None)
     count = shape[1] if len(shape) > 1 and shape[1] > 1 else 2
     of_classes = names_of_classes(source.names, names.class_names(), count)
@@ -361,23 +347,17 @@ def _checked(source: Source, layout: Layout, names: Columns) -> Source:
         )
     if labels is not None and (names.ignore_index is None or labels.ndim == 1):
         refuse_stray(label, labels, 2 if several else count)
-    values, changed = checked_values(kind, source.values, option, percent=names.percent, several=several)
-    notices += changed + looks_like_another_kind(kind, values, option, several=several)
+    values, changed = cells.checked_values(kind, source.values, option, percent=names.percent, several=several)
+    notices += changed + cells.looks_like_another_kind(kind, values, option, several=several)
     if labels is not None and not several:
-        notices += constant_label(label, labels.ravel(), of_classes)
+        notices += cells.constant_label(label, labels.ravel(), of_classes)
         if labels.ndim == 1 and not order_is_known and count == 2:
-            notices += looks_like_the_other_class(kind, values, labels, of_classes, option)
+            notices += cells.looks_like_the_other_class(kind, values, labels, of_classes, option)
     return replace(source.noting(*notices), values=values, labels=labels, names=of_classes)
 
 
 def notices_of_start(path: Path, names: Columns, rows: int = 1000) -> tuple[str, ...]:
-    """What is doubtful in the first rows of a table that is not read into memory.
-
-    Args:
-        path: File, folder or pattern.
-        names: Names of the columns, and what they mean.
-        rows: Number of rows to look at.
-    """
+    """What is doubtful in the first rows of a table that is not read into memory."""
     with naming(path), closing(Table(path)) as table:
         table.limit(rows)
         layout = find_layout(table.names(), names)
@@ -385,9 +365,11 @@ def notices_of_start(path: Path, names: Columns, rows: int = 1000) -> tuple[str,
         numbers = _stacked(layout, columns)
         found = _unused_weights(table.names()) if names.weight is None else ()
         if layout.prediction is not None:
-            predicted = filled(layout.prediction, columns[layout.prediction])
-            found += looks_like_a_class(layout.values[0], numbers, layout.prediction, predicted, percent=names.percent)
-        return found + looks_like_another_kind(layout.kind, numbers, name_of_values(layout, names), several=False)
+            predicted = cells.filled(layout.prediction, columns[layout.prediction])
+            found += cells.looks_like_a_class(
+                layout.values[0], numbers, layout.prediction, predicted, percent=names.percent
+            )
+        return found + cells.looks_like_another_kind(layout.kind, numbers, name_of_values(layout, names), several=False)
 
 
 def fits_in_memory(path: Path) -> bool:

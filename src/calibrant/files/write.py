@@ -5,7 +5,7 @@ import math
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,25 +35,14 @@ ROW = "row of the source"
 
 
 def refuse_overwriting(path: Path, option: str, used: Iterable[Path | None]) -> None:
-    """Refuse to write to a file that is read, or is another output; links and files of a folder are the same file.
-
-    Args:
-        path: File to write.
-        option: Option that names it.
-        used: Files, folders and patterns that are not to be overwritten; None is passed over.
-
-    Raises:
-        FileError: If it is one of them.
-    """
-    if any(_is_same(path, file) for each in used if each is not None for file in _files(each)):
-        raise FileError(path, f"would be overwritten: choose another {option}")
-
-
-def _files(path: Path) -> list[Path]:
-    try:
-        return [path, *map(Path, files_of(str(path)))] if is_table(path) else [path]
-    except (OSError, ValueError):  # reading it says what is wrong
-        return [path]
+    """Refuse to write to a file that is read, or is another output; links and files of a folder are the same file."""
+    for each in used:
+        files = [] if each is None else [each]
+        if each is not None and is_table(each):
+            with suppress(OSError, ValueError):  # reading it says what is wrong
+                files += map(Path, files_of(str(each)))
+        if any(_is_same(path, file) for file in files):
+            raise FileError(path, f"would be overwritten: choose another {option}")
 
 
 def _is_same(one: Path, other: Path) -> bool:
@@ -157,11 +146,6 @@ def write_calibrated(path: Path, source: Source, probabilities: Array) -> None:
     """Write the calibrated probabilities of a source in place of its values; all other columns stay as they are.
 
     Rows that were left out when the source was read are left out.
-
-    Args:
-        path: File to write; its name says the format.
-        source: What was calibrated.
-        probabilities: Calibrated probabilities, ``(N, C)``.
     """
     new = _by_class("probabilities", probabilities, source.names)
     if suffix_of(path) != ".npz" and is_table(source.path):
@@ -230,9 +214,7 @@ def _write_table(path: Path, columns: Mapping[str, Array], source: Source | None
 def _copy(connection: "DuckDBPyConnection", select: str, path: Path, temporary: Path) -> None:
     import duckdb
 
-    options = FORMATS[suffix_of(path)].copy if suffix_of(path) in TABLES else ""
-    if not options:
-        raise FileError(path, f"expected one of {', '.join(WRITTEN)}")
+    options = FORMATS[suffix_of(path)].copy
     if path.suffix.lower() == ".gz":
         options += ", COMPRESSION gzip"
     try:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from calibrant import distributed, inputs
 from calibrant.losses import checks
-from calibrant.losses.base import Objective, residuals
+from calibrant.losses.base import Objective
 from calibrant.losses.checks import Classification, Pairs
 from calibrant.numerics import accumulation_dtype
 
@@ -52,9 +52,8 @@ class AvUCLoss(Objective):
     name = "AvUC"
 
     def __init__(self, threshold: float = 1.0, *, ignore_index: int | None = -100, sync: bool = True) -> None:
-        super().__init__(ignore_index=ignore_index)
+        super().__init__(ignore_index=ignore_index, sync=sync)
         self.threshold = self._checked_threshold(threshold)
-        self.sync = sync
 
     @torch.no_grad()
     def fit_threshold(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Self:
@@ -63,9 +62,10 @@ class AvUCLoss(Objective):
         This is how the authors set it: on held-out data, in the first epochs, and frozen from then on. It needs at
         least one right and one wrong prediction. With ``sync``, the predictions of all ranks are used.
         """
-        data = self.checked(logits, target, mask)
+        with self.failing_together():
+            data = self.checked(logits, target, mask)
         uncertainty = _entropy(data)
-        right, wrong = _right_and_wrong(checks.top_label_pairs(data))
+        right, wrong = checks.top_label_pairs(data).right_and_wrong()
         sums = torch.stack([(right * uncertainty).sum(), right.sum(), (wrong * uncertainty).sum(), wrong.sum()])
         if self.gathers():
             sums = distributed.sum_across_ranks(sums)
@@ -81,7 +81,8 @@ class AvUCLoss(Objective):
 
     def forward(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the loss of a batch as a scalar; see :meth:`calibrant.FocalLoss.forward` for the arguments."""
-        data = self.checked(logits, target, mask)
+        with self.failing_together():
+            data = self.checked(logits, target, mask)
         pairs, uncertainty = checks.top_label_pairs(data), _entropy(data)
         if self.gathers():
             columns = (uncertainty, pairs.confidence, pairs.correct)
@@ -163,7 +164,7 @@ class SoftAvUCLoss(AvUCLoss):
 
 def hard(pairs: Pairs, uncertainty: Tensor, threshold: float) -> Tensor:
     """AvUC of pairs and their entropies."""
-    right, wrong = _right_and_wrong(pairs)
+    right, wrong = pairs.right_and_wrong()
     confidence = pairs.confidence.to(right.dtype)
     uncertain = (uncertainty.detach() > threshold).to(right.dtype)
     return _log_ratio(right * confidence, wrong * (1 - confidence), uncertain, uncertainty)
@@ -171,7 +172,7 @@ def hard(pairs: Pairs, uncertainty: Tensor, threshold: float) -> Tensor:
 
 def soft(pairs: Pairs, uncertainty: Tensor, classes: int, threshold: float, temperature: float) -> Tensor:
     """S-AvUC of pairs and their entropies."""
-    right, wrong = _right_and_wrong(pairs)
+    right, wrong = pairs.right_and_wrong()
     edge = torch.finfo(uncertainty.dtype).eps
     normalised = (uncertainty / math.log(classes)).clamp(edge, 1 - edge)
     uncertain = torch.sigmoid((torch.logit(normalised) - math.log(threshold / (1 - threshold))) / temperature)
@@ -185,12 +186,6 @@ def _log_ratio(right: Tensor, wrong: Tensor, uncertain: Tensor, uncertainty: Ten
     bad = (right * uncertain_part + wrong * certain_part).sum(-1)
     # A denominator of 0 would make the loss infinite; the authors' 1e-10 bounds it.
     return torch.log1p(bad / (good + 1e-10))
-
-
-def _right_and_wrong(pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """How often each prediction counts as right, and as wrong."""
-    _, correct, _, counts, _ = residuals(pairs)
-    return (correct, 1 - correct) if counts is None else (correct * counts, (1 - correct) * counts)
 
 
 def _entropy(data: Classification) -> Tensor:

@@ -5,20 +5,16 @@ on an accelerator, and inside ``torch.compile``, by a device-side assertion that
 ``torch.func`` transform or a tracer, where there may be no values, not at all.
 """
 
-import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from calibrant import inputs
-from calibrant.frames import Array
-from calibrant.numerics import at_least_float32, readable, sum_in_any_order, traced
+from calibrant.numerics import accumulation_dtype, at_least_float32, readable, softmax, sum_in_any_order, traced
 from calibrant.torch_private import assert_without_waiting
 
-IN_TRAINING = "lower the learning rate, clip gradients, or leave those samples out with mask="
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -29,6 +25,28 @@ class Pairs(NamedTuple):
     correct: Tensor
     mask: Tensor | None = None
     weight: Tensor | None = None
+
+    def counts(self) -> Tensor | None:
+        """How often each sample counts, in the accumulation dtype; None if each counts once."""
+        counts = self.mask if self.weight is None else self.weight
+        return None if counts is None else counts.to(accumulation_dtype(self.confidence))
+
+    def samples(self) -> Tensor:
+        """How many samples count, in each row."""
+        counts = self.counts()
+        wide = accumulation_dtype(self.confidence)
+        return self.confidence.new_tensor(self.confidence.shape[-1], dtype=wide) if counts is None else counts.sum(-1)
+
+    def residual(self) -> Tensor:
+        """Correctness minus confidence, as often as each sample counts, in the accumulation dtype."""
+        wide, counts = accumulation_dtype(self.confidence), self.counts()
+        residual = self.correct.to(wide) - self.confidence.to(wide)
+        return residual if counts is None else residual * counts
+
+    def right_and_wrong(self) -> tuple[Tensor, Tensor]:
+        """How often each sample counts as right, and as wrong."""
+        correct, counts = self.correct.to(accumulation_dtype(self.confidence)), self.counts()
+        return (correct, 1 - correct) if counts is None else (correct * counts, (1 - correct) * counts)
 
 
 class Classification(NamedTuple):
@@ -56,21 +74,30 @@ def require(condition: Tensor, message: Callable[[], str]) -> None:
         raise ValueError(message())
 
 
-def require_between(values: Tensor | Array, low: float, high: float, message: Callable[[str], str]) -> None:
+def require_between(values: Tensor, low: float, high: float, message: Callable[[str], str]) -> None:
     """Raise ``ValueError`` unless every value lies in [low, high]; NaN does not. The message is given the range."""
-    if isinstance(values, Tensor):
-        values = as_read(values)
-    if isinstance(values, Tensor):
-        if values.numel() > 0:
-            least, most = values.aminmax()
-            require((least >= low) & (most <= high), lambda: message(""))
-    elif values.size > 0 and not (low <= values.min() and values.max() <= high):
-        raise ValueError(message(f" from {values.min():g} to {values.max():g}"))
+    if values.numel() == 0:
+        return
+    if readable(values):  # operations on a small tensor are overhead
+        array = values.detach().numpy()
+        least, most = array.min(), array.max()
+        if not (low <= least and most <= high):
+            raise ValueError(message(f" from {least:g} to {most:g}"))
+    else:
+        smallest, largest = values.detach().aminmax()
+        require((smallest >= low) & (largest <= high), lambda: message(""))
 
 
-def as_read(values: Tensor) -> Tensor | Array:
-    """The values without their graph, as an array if it can be read: operations on a small tensor are overhead."""
-    return values.detach().numpy() if readable(values) else values.detach()
+def require_zero_one(values: Tensor, message: Callable[[], str]) -> None:
+    """Raise ``ValueError`` if a value is neither 0 nor 1."""
+    if values.dtype == torch.bool:
+        return
+    if readable(values):
+        array = values.detach().numpy()
+        if not ((array == 0) | (array == 1)).all():
+            raise ValueError(message())
+    else:
+        require(((values == 0) | (values == 1)).all(), message)
 
 
 def require_samples(pairs: Pairs | Classification, minimum: int, name: str) -> None:
@@ -86,7 +113,7 @@ def require_samples(pairs: Pairs | Classification, minimum: int, name: str) -> N
         reason = f"too many samples of this batch were ignored, {name} needs at least {minimum}"
         if not mask.any():
             reason = "every sample of this batch was ignored"
-        warnings.warn(f"{reason}: the objective is 0 here", UserWarning, stacklevel=3)
+        inputs.warn(f"{reason}: the objective is 0 here", UserWarning)
     elif minimum > 1 and pairs.weight is not None and readable(pairs.weight):
         largest = pairs.weight.numpy().sum(-1).max()
         if largest < minimum:
@@ -107,53 +134,44 @@ def pairs(
 ) -> Pairs:
     """Validate ``(confidence, correct)`` as given by the user, samples along the last dimension."""
     check_float("confidence", confidence)
-    check_shape("correct", correct, confidence.shape, "confidence")
-    check_device("correct", correct, confidence, "confidence")
+    check_like("correct", correct, confidence, "confidence")
     if confidence.dim() == 0:
         raise ValueError("confidence must have at least one dimension, the samples; got a 0-d tensor")
-    weight = None
     if mask is not None:
-        check_mask(mask, confidence.shape, "confidence", confidence)
+        check_mask(mask, confidence, "confidence")
+    confidence, correct, weight = at_least_float32(confidence), at_least_float32(correct.detach()), None
     if sample_weight is not None:
-        weight, mask = checked_weight(sample_weight, mask, confidence, "confidence", confidence.shape)
+        check_like("sample_weight", sample_weight, confidence, "confidence")
+        weight, mask = checked_weight(sample_weight, mask, confidence.dtype)
     if mask is not None:
         confidence = torch.where(mask, confidence, 0.5)
         correct = torch.where(mask, correct, torch.zeros_like(correct))
-    confidence, correct = at_least_float32(confidence), at_least_float32(correct.detach())
-    check_unit_interval("confidence", confidence)
-    check_zero_one(correct, lambda: "correct must hold only 0 (wrong) and 1 (right)")
+    require_between(
+        confidence, 0, 1,
+        lambda found: f"confidence must lie in [0, 1], got values{found}: pass probabilities without NaN, not logits",
+    )  # fmt: skip
+    require_zero_one(correct, lambda: "correct must hold only 0 (wrong) and 1 (right)")
     checked = Pairs(confidence, correct, mask, weight)
     require_samples(checked, minimum, name)
     return checked
 
 
-def checked_weight(
-    weight: Tensor, mask: Tensor | None, like: Tensor, like_name: str, expected: torch.Size
-) -> tuple[Tensor, Tensor | None]:
-    """Validate sample weights; return them in the dtype of ``like``, 0 where masked, and which samples count.
+def checked_weight(weight: Tensor, mask: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """Validate sample weights; return them in the dtype, 0 where masked, and which samples count.
 
     A sample of weight 0 does not count. The mask is None if all samples are known to count.
     """
-    check_shape("sample_weight", weight, expected, like_name)
-    check_device("sample_weight", weight, like, like_name)
     if weight.is_complex():
         raise TypeError(f"sample_weight must be real, got {weight.dtype}")
-    weight = weight.detach().to(at_least_float32(like).dtype)
+    weight = weight.detach().to(dtype)
     if mask is not None:
         weight = torch.where(mask, weight, 0.0)
     require_between(
-        weight, 0, torch.finfo(weight.dtype).max,
+        weight, 0, torch.finfo(dtype).max,
         lambda found: f"sample_weight must be finite and not negative, got values{found}: leave samples out with 0",
     )  # fmt: skip
     all_count = readable(weight) and bool((weight.numpy() > 0).all())
     return weight, None if all_count else weight > 0
-
-
-def check_float(name: str, value: Tensor) -> None:
-    """Raise ``TypeError`` unless ``value`` is a dense floating-point tensor."""
-    check_dense(name, value)
-    if value.dtype not in FLOATS:
-        raise TypeError(f"{name} must be floating point, got {value.dtype}: call {name}.float()")
 
 
 def check_dense(name: str, value: Tensor) -> None:
@@ -165,11 +183,19 @@ def check_dense(name: str, value: Tensor) -> None:
         raise TypeError(f"{name} must be a dense tensor, got {kind}: call {name}.to_dense() or pad it")
 
 
-def check_shape(name: str, value: Tensor, expected: torch.Size, like: str) -> None:
-    """Raise unless ``value`` is a dense tensor of the expected shape."""
+def check_float(name: str, value: Tensor) -> None:
+    """Raise ``TypeError`` unless ``value`` is a dense floating-point tensor."""
     check_dense(name, value)
-    if value.shape != expected:
-        raise ValueError(f"{name} must have shape {tuple(expected)} to match {like}, got {tuple(value.shape)}")
+    if value.dtype not in FLOATS:
+        raise TypeError(f"{name} must be floating point, got {value.dtype}: call {name}.float()")
+
+
+def check_like(name: str, value: Tensor, like: Tensor, like_name: str) -> None:
+    """Raise unless ``value`` is a dense tensor of the shape and on the device of ``like``."""
+    check_dense(name, value)
+    if value.shape != like.shape:
+        raise ValueError(f"{name} must have shape {tuple(like.shape)} to match {like_name}, got {tuple(value.shape)}")
+    check_device(name, value, like, like_name)
 
 
 def check_device(name: str, value: Tensor, like: Tensor, like_name: str) -> None:
@@ -178,59 +204,22 @@ def check_device(name: str, value: Tensor, like: Tensor, like_name: str) -> None
         raise ValueError(f"{name} is on {value.device} but {like_name} on {like.device}: move one of them with .to()")
 
 
-def check_mask(mask: Tensor, expected: torch.Size, like_name: str, like: Tensor) -> None:
-    """Raise unless ``mask`` is a boolean tensor of the expected shape on the same device."""
-    check_shape("mask", mask, expected, like_name)
-    check_device("mask", mask, like, like_name)
+def check_mask(mask: Tensor, like: Tensor, like_name: str) -> None:
+    """Raise unless ``mask`` is a boolean tensor of the shape and on the device of ``like``."""
+    check_like("mask", mask, like, like_name)
     if mask.dtype != torch.bool:
         raise TypeError(f"mask must be boolean (True where a sample counts), got {mask.dtype}: call mask.bool()")
 
 
-def check_unit_interval(name: str, value: Tensor | Array) -> None:
-    """Raise ``ValueError`` if an element is NaN or lies outside [0, 1]."""
-    require_between(
-        value, 0, 1,
-        lambda found: (
-            f"{name} must lie in [0, 1], got NaN"
-            if "nan" in found
-            else f"{name} must lie in [0, 1], got values{found}: pass probabilities, not logits, and check for NaN"
-        ),
-    )  # fmt: skip
-
-
-def check_probabilities(value: Tensor, mask: Tensor | None, tolerance: float = 0.02) -> None:
-    """Raise unless ``value`` holds probabilities of at least two classes along its last dimension."""
-    check_float("probabilities", value)
-    if value.dim() < 2 or value.shape[-1] < 2:
-        raise ValueError(f"probabilities must have shape (..., N, C) with C at least 2, got {tuple(value.shape)}")
-    if mask is not None:
-        check_mask(mask, value.shape[:-1], "probabilities without their last dimension", value)
-        value = torch.where(mask.unsqueeze(-1), value, 1 / value.shape[-1])
-    check_rows_of_probabilities(as_read(at_least_float32(value)), tolerance)
-
-
-def check_rows_of_probabilities(values: Tensor | Array, tolerance: float = 0.02) -> None:
-    """Raise unless the rows of float32 or float64 values lie in [0, 1] and sum to 1."""
-    check_unit_interval("probabilities", values)
-    if isinstance(values, Tensor):
-        total: Tensor | Array = values.sum(-1, dtype=torch.float32)
-    else:  # a product with ones is several times as fast as sums of short rows
-        total = values @ np.ones(values.shape[-1], values.dtype)
-    # Half precision rounds each of C probabilities; a row of logits or counts is off by far more.
-    require_between(
-        total, 1 - tolerance, 1 + tolerance,
-        lambda _: "probabilities must sum to 1 over the last dimension: pass the softmax of the logits",
-    )  # fmt: skip
-
-
-def check_zero_one(value: Tensor, message: Callable[[], str]) -> None:
-    """Raise ``ValueError`` if an element is neither 0 nor 1."""
-    if value.dtype == torch.bool:
-        return
-    if not readable(value):
-        require(((value == 0) | (value == 1)).all(), message)
-    elif not ((value.detach().numpy() == 0) | (value.detach().numpy() == 1)).all():
-        raise ValueError(message())
+def check_logits(logits: Tensor) -> None:
+    """Raise unless these are dense floating-point tensors of at least one class or label."""
+    if not isinstance(logits, Tensor) and (hint := inputs.hint_for_logits(logits)):
+        raise TypeError(f"logits must be a torch.Tensor, got {type(logits).__name__}: {hint}")
+    check_float("logits", logits)
+    if logits.dim() == 0:
+        raise ValueError("logits must have shape (N, C), (N, C, d1, ...) or (N,), got a 0-d tensor")
+    if logits.dim() > 1 and logits.shape[1] == 0:
+        raise ValueError(f"logits must have at least one class or label, got shape {tuple(logits.shape)}")
 
 
 def check_objective(value: object, name: str = "objective") -> None:
@@ -239,37 +228,28 @@ def check_objective(value: object, name: str = "objective") -> None:
         raise TypeError(f"{name} must be an object, got the class {value.__name__}: write {value.__name__}()")
 
 
-def check_logits_and_target(logits: Tensor, target: Tensor) -> None:
-    """Raise ``TypeError`` unless both are dense tensors on one device, the logits floating point."""
-    if not isinstance(logits, Tensor) and (hint := inputs.hint_for_logits(logits)):
-        raise TypeError(f"logits must be a torch.Tensor, got {type(logits).__name__}: {hint}")
-    check_float("logits", logits)
-    check_dense("target", target)
-    if logits.dim() == 0:
-        raise ValueError("logits must have shape (N, C), (N, C, d1, ...) or (N,), got a 0-d tensor")
-    if logits.dim() > 1 and logits.shape[1] == 0:
-        raise ValueError(f"logits must have at least one class or label, got shape {tuple(logits.shape)}")
-
-
 def classification(
     logits: Tensor,
-    target: Tensor,
+    target: Tensor | None,
     mask: Tensor | None = None,
     ignore_index: int | None = -100,
     sample_weight: Tensor | None = None,
-    if_not_finite: str = IN_TRAINING,
 ) -> Classification:
     """Validate and flatten classifier output.
 
     Args:
         logits: ``(N, C)``, dense ``(N, C, d1, ...)``, or the logit of class 1 as ``(N,)`` or ``(N, 1, ...)``.
-        target: Integer class indices, ``(N, ...)``: the shape of the logits without the class dimension.
+        target: Integer class indices, ``(N, ...)``: the shape of the logits without the class dimension. None if
+            labels do not matter.
         mask: Boolean, same shape as ``target``; True where a sample counts.
         ignore_index: Label of samples to ignore; None to ignore none.
         sample_weight: Non-negative weights, same shape as ``target``.
-        if_not_finite: What the error about NaN or infinite logits advises.
     """
-    check_logits_and_target(logits, target)
+    check_logits(logits)
+    if target is None:
+        shape, ignore_index = logits.shape[:1] + logits.shape[2:], None
+        target = torch.zeros(shape, dtype=torch.long, device=logits.device)
+    check_dense("target", target)
     if target.is_floating_point() or target.is_complex():
         remedy = "call target.long(), or target.argmax(dim=1) if it is one-hot or holds probabilities"
         hint = _likely_target(target, logits, ignore_index) or remedy
@@ -294,10 +274,11 @@ def classification(
     logits, target = at_least_float32(logits), target.long()
     valid, weight = valid_samples(target, mask, ignore_index), None
     if sample_weight is not None:
-        weight, valid = checked_weight(sample_weight, valid, logits, "target", target.shape)
+        check_like("sample_weight", sample_weight, target, "target")
+        weight, valid = checked_weight(sample_weight, valid, logits.dtype)
         weight = weight.flatten()
     if logits.dim() > 2:
-        logits, target = logits.movedim(1, -1).flatten(0, -2), target.flatten()
+        logits, target = inputs.flattened(logits), target.flatten()
     if valid is not None:
         # Samples that do not count may hold anything, NaN included; zeros keep their gradient finite.
         valid = valid.flatten()
@@ -305,16 +286,65 @@ def classification(
         target = torch.where(valid, target, 0)
     if logits.shape[1] == 1:
         logits = torch.cat((torch.zeros_like(logits), logits), dim=1)
-    check_finite_logits(logits, if_not_finite)
-    _check_labels(target, logits.shape[1], ignore_index)
+    _require_finite(logits)
+    classes = logits.shape[1]
+    require_between(
+        target, 0, classes - 1,
+        lambda found: (
+            f"target must lie in 0..{classes - 1} for {classes} classes, got labels{found}: "
+            f"number the classes from 0, or set ignore_index to leave a label out (now {ignore_index})"
+        ),
+    )  # fmt: skip
     return Classification(logits, target, valid, weight)
 
 
-def unlabelled(logits: Tensor, mask: Tensor | None) -> Classification:
-    """Validate and flatten logits whose labels do not matter: every target is class 0."""
-    check_float("logits", logits)
-    shape = logits.shape[:1] + logits.shape[2:]
-    return classification(logits, torch.zeros(shape, dtype=torch.long, device=logits.device), mask, None)
+def multi_label_pairs(
+    logits: Tensor,
+    target: Tensor,
+    mask: Tensor | None,
+    ignore_index: int | None,
+    sample_weight: Tensor | None,
+) -> Pairs:
+    """Validate and flatten multi-label output; every label's probability and whether it applies: each ``(C, N)``.
+
+    Args:
+        logits: ``(N, C)`` or dense ``(N, C, d1, ...)``, one logit per label; ``(N,)`` for a single label.
+        target: 0 or 1, same shape as ``logits``, integer or floating point.
+        mask: Boolean, same shape as ``target``; True where a label counts.
+        ignore_index: Target of labels to ignore; None to ignore none.
+        sample_weight: Non-negative weights, one per sample: the shape of the logits without the label dimension.
+    """
+    check_logits(logits)
+    check_dense("target", target)
+    if target.shape != logits.shape:
+        raise ValueError(
+            f"target must have the shape of the logits, {tuple(logits.shape)}, in the multi-label view, got "
+            f'{tuple(target.shape)}: for one class per sample use view="top-label" or "class-wise"'
+        )
+    check_device("target", target, logits, "logits")
+    if logits.dim() == 1:
+        logits, target = logits.unsqueeze(1), target.unsqueeze(1)
+        mask = mask.unsqueeze(1) if isinstance(mask, Tensor) and mask.dim() == 1 else mask
+    target = target.detach()
+    valid = valid_samples(target, mask, ignore_index)
+    if valid is not None:
+        target = torch.where(valid, target, torch.zeros_like(target))
+        valid = _by_label(valid)
+    advice = f"round soft labels, and set ignore_index to leave a value out (now {ignore_index})"
+    require_zero_one(target, lambda: f"target must hold only 0 and 1 in the multi-label view: {advice}")
+    if sample_weight is not None:
+        check_like("sample_weight", sample_weight, logits[:, 0], "the samples of the logits")
+        sample_weight = _by_label(sample_weight.unsqueeze(1).expand(logits.shape))
+    data = classification(_by_label(logits), _by_label(target).long(), valid, None, sample_weight)
+    # The sigmoid is a softmax over (0, logit): one rounding for all, so that equal logits stay tied.
+    confidence, correct, rows = softmax(data.logits)[:, 1], data.target == 1, (logits.shape[1], -1)
+    mask, weight = (None if values is None else values.reshape(rows) for values in (data.mask, data.weight))
+    return Pairs(confidence.reshape(rows), correct.reshape(rows), mask, weight)
+
+
+def _by_label(values: Tensor) -> Tensor:
+    """``(N, C, d1, ...)`` becomes ``(C * N * d1 * ...,)``."""
+    return values.movedim(1, 0).flatten()
 
 
 def _likely_target(target: Tensor, logits: Tensor, ignore_index: int | None) -> str:
@@ -337,7 +367,7 @@ def _likely_target(target: Tensor, logits: Tensor, ignore_index: int | None) -> 
 def valid_samples(target: Tensor, mask: Tensor | None, ignore_index: int | None) -> Tensor | None:
     """Which samples count: neither masked nor labelled ``ignore_index``; None if all are known to count."""
     if mask is not None:
-        check_mask(mask, target.shape, "target", target)
+        check_mask(mask, target, "target")
     # If the values can be read, the common case that every sample counts takes the faster path.
     look = readable(target)
     if ignore_index is not None and not (look and (target.numpy() != ignore_index).all()):
@@ -346,25 +376,14 @@ def valid_samples(target: Tensor, mask: Tensor | None, ignore_index: int | None)
     return None if mask is not None and readable(mask) and mask.numpy().all() else mask
 
 
-def check_finite_logits(logits: Tensor, remedy: str = IN_TRAINING) -> None:
-    """Raise ``ValueError`` if ``(N, C)`` logits hold NaN or infinity."""
-
-    def not_finite(_: str) -> str:
+def _require_finite(logits: Tensor) -> None:
+    def message(_: str) -> str:
         where = f" in {int((~logits.isfinite()).any(1).sum())} of {len(logits)} samples" if readable(logits) else ""
-        return f"logits must be finite, got NaN or infinity{where}: {remedy}"
+        advice = "lower the learning rate, clip gradients, or leave those samples out with mask="
+        return f"logits must be finite, got NaN or infinity{where}: {advice}"
 
     largest = torch.finfo(logits.dtype).max
-    require_between(logits, -largest, largest, not_finite)
-
-
-def _check_labels(target: Tensor, classes: int, ignore_index: int | None) -> None:
-    require_between(
-        target, 0, classes - 1,
-        lambda found: (
-            f"target must lie in 0..{classes - 1} for {classes} classes, got labels{found}: "
-            f"number the classes from 0, or set ignore_index to leave a label out (now {ignore_index})"
-        ),
-    )  # fmt: skip
+    require_between(logits, -largest, largest, message)
 
 
 def warn_of_probabilities(data: Classification) -> bool:
@@ -376,15 +395,12 @@ def warn_of_probabilities(data: Classification) -> bool:
     if not readable(data.logits):
         return False
     rows = data.logits.detach().numpy() if data.mask is None else data.logits.detach().numpy()[data.mask.numpy()]
-    if len(rows) < 8:
+    if len(rows) < inputs.LIKE_ROWS:
         return False
-    inside = rows.max() <= 1 and rows.min() >= 0  # first, because the sum of large logits may overflow
-    if inside and (np.abs(rows.sum(1) - 1) <= 1e-3).all():
-        warnings.warn(
+    if inputs.sum_to_one(rows):
+        inputs.warn(
             "these logits look like probabilities (rows sum to 1): remove the softmax at the end of the model, "
-            "or pass probabilities.log()",
-            UserWarning,
-            stacklevel=6,  # the line that calls the module
+            "or pass probabilities.log()"
         )
     return True
 

@@ -1,15 +1,15 @@
-"""Expected calibration error as a training objective, with hard bins and with soft ones."""
+"""Differences of confidence and accuracy: in bins (ECE), soft bins (SB-ECE), of a batch (DCA) and by class (MDCA)."""
 
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from calibrant import inputs
+from calibrant import distributed, inputs
 from calibrant.losses import checks
-from calibrant.losses.base import PairObjective, View, residuals
-from calibrant.losses.checks import Pairs
-from calibrant.numerics import bounded_power, safe_divide, safe_root
+from calibrant.losses.base import Objective, PairObjective, View
+from calibrant.losses.checks import Classification, Pairs
+from calibrant.numerics import accumulation_dtype, bounded_power, safe_divide, safe_root
 
 Form = Literal["label-binned", "binned"]
 
@@ -39,9 +39,6 @@ def ece(
         mask: Boolean, same shape: True where a sample counts.
         sample_weight: Non-negative weights, same shape: a sample of weight 2 counts as two.
 
-    Returns:
-        Shape ``(...)``. Accumulated in float64, returned in the given dtype, at least float32.
-
     References:
         Naeini, Cooper, Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning",
         AAAI 2015; Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
@@ -59,12 +56,11 @@ def ece(
 
 
 def _ece(pairs: Pairs, bins: int) -> Tensor:
-    confidence, _, residual, _, samples = residuals(pairs)
-    upper = torch.arange(1, bins + 1, dtype=confidence.dtype, device=confidence.device) / bins
-    fixed = pairs.confidence.detach().contiguous()
+    residual, fixed = pairs.residual(), pairs.confidence.detach().contiguous()
+    upper = torch.arange(1, bins + 1, dtype=residual.dtype, device=residual.device) / bins
     slot = torch.bucketize(fixed, upper.to(fixed.dtype))
     gaps = torch.zeros_like(residual[..., :1]).repeat_interleave(bins, -1).scatter_add(-1, slot, residual)
-    return safe_divide(gaps.abs().sum(-1), samples)
+    return safe_divide(gaps.abs().sum(-1), pairs.samples())
 
 
 def soft_binned_ece(
@@ -101,9 +97,6 @@ def soft_binned_ece(
         mask: Boolean, same shape: True where a sample counts.
         sample_weight: Non-negative weights, same shape: a sample of weight 2 counts as two.
 
-    Returns:
-        Shape ``(...)``. Accumulated in float64, returned in the given dtype, at least float32.
-
     References:
         Karandikar et al., "Soft Calibration Objectives for Neural Networks", NeurIPS 2021.
 
@@ -120,12 +113,13 @@ def soft_binned_ece(
 
 
 def _soft_binned_ece(pairs: Pairs, bins: int, temperature: float, norm: float, form: Form) -> Tensor:
-    confidence, correct, _, weight, samples = residuals(pairs)
+    wide, counts = accumulation_dtype(pairs.confidence), pairs.counts()
+    confidence, correct = pairs.confidence.to(wide), pairs.correct.to(wide)
     centres = (torch.arange(bins, dtype=confidence.dtype, device=confidence.device) + 0.5) / bins
     distance = confidence.unsqueeze(-1) - centres
     membership = torch.softmax(distance.square() / -temperature, dim=-1)
-    if weight is not None:
-        membership = membership * weight.unsqueeze(-1)
+    if counts is not None:
+        membership = membership * counts.unsqueeze(-1)
     mass = membership.sum(-2)
     accuracy = safe_divide((membership * correct.unsqueeze(-1)).sum(-2), mass)
     if form == "binned":
@@ -134,13 +128,43 @@ def _soft_binned_ece(pairs: Pairs, bins: int, temperature: float, norm: float, f
     else:
         gap = (accuracy.unsqueeze(-2) - confidence.unsqueeze(-1)).abs()
         total = (membership * bounded_power(gap, norm)).sum((-2, -1))
-    return safe_root(safe_divide(total, samples), norm)
+    return safe_root(safe_divide(total, pairs.samples()), norm)
 
 
 def _checked_soft(bins: int, temperature: float, norm: float, form: Form) -> tuple[int, float, float]:
     inputs.check_choice("form", form, ("label-binned", "binned"))
     temperature = inputs.check_range("temperature", temperature, low=1e-8)
     return inputs.check_count("bins", bins), temperature, inputs.check_range("norm", norm, low=1, high=16)
+
+
+def dca(
+    confidence: Tensor, correct: Tensor, *, mask: Tensor | None = None, sample_weight: Tensor | None = None
+) -> Tensor:
+    r"""Difference between confidence and accuracy (DCA): :math:`\big|\tfrac1N \sum_i (z_i - c_i)\big|`.
+
+    Args:
+        confidence: Confidence in the prediction, in [0, 1], shape ``(..., N)``.
+        correct: 1 or True where the prediction is right, same shape.
+        mask: Boolean, same shape: True where a sample counts.
+        sample_weight: Non-negative weights, same shape: a sample of weight 2 counts as two.
+
+    References:
+        Liang, Zhang, Wang, Jacobs, "Improved Trainable Calibration Method for Neural Networks on Medical
+        Imaging Classification", BMVC 2020.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> confidence, correct = torch.tensor([0.9, 0.8, 0.6, 0.9]), torch.tensor([1, 0, 1, 0])
+        >>> round(cal.functional.dca(confidence, correct).item(), 4)
+        0.3
+    """
+    pairs = checks.pairs(confidence, correct, mask, name="DCA", sample_weight=sample_weight)
+    return _dca(pairs).to(pairs.confidence.dtype)
+
+
+def _dca(pairs: Pairs) -> Tensor:
+    return safe_divide(pairs.residual().sum(-1).abs(), pairs.samples())
 
 
 class ECELoss(PairObjective):
@@ -218,3 +242,77 @@ class SoftBinnedECELoss(PairObjective):
     def value(self, pairs: Pairs) -> Tensor:
         """SB-ECE of each row, which includes the root."""
         return _soft_binned_ece(pairs, self.bins, self.temperature, self.norm, self.form)
+
+
+class DCALoss(PairObjective):
+    """Difference between confidence and accuracy (DCA) of a batch, to be added to the NLL.
+
+    Args:
+        ignore_index: Label of samples to ignore.
+        sync: Compute on the global batch under ``torch.distributed``.
+
+    See :func:`calibrant.functional.dca` for formula and paper; its authors use a weight of 10.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> logits = torch.tensor([[3.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.5, 0.0]])
+        >>> round(cal.DCALoss()(logits, torch.tensor([1, 1, 0, 0])).item(), 4)
+        0.5467
+    """
+
+    name = "DCA"
+
+    def __init__(self, *, ignore_index: int | None = -100, sync: bool = True) -> None:
+        super().__init__(ignore_index=ignore_index, sync=sync)
+
+    def value(self, pairs: Pairs) -> Tensor:
+        """Difference of the means of each row."""
+        return _dca(pairs)
+
+
+class MDCALoss(Objective):
+    r"""Multi-class difference between confidence and accuracy (MDCA), to be added to the NLL or a focal loss.
+
+    .. math:: \mathrm{MDCA} = \tfrac1C \sum_k \big|\tfrac1N \sum_i (p_{ik} - 1[y_i = k])\big|
+
+    Args:
+        ignore_index: Label of samples to ignore.
+        sync: Compute on the global batch under ``torch.distributed``.
+
+    Shapes:
+        As in :class:`calibrant.ESDLoss`.
+
+    References:
+        Hebbalaguppe et al., "A Stitch in Time Saves Nine: A Train-Time Regularizing Loss for Improved
+        Neural Network Calibration", CVPR 2022.
+
+    Example:
+        >>> import torch
+        >>> import calibrant as cal
+        >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+        >>> round(cal.MDCALoss()(logits, torch.tensor([0, 0])).item(), 4)
+        0.4251
+    """
+
+    name = "MDCA"
+
+    def __init__(self, *, ignore_index: int | None = -100, sync: bool = True) -> None:
+        super().__init__(ignore_index=ignore_index, sync=sync)
+
+    def forward(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the loss of a batch as a scalar; see :meth:`calibrant.FocalLoss.forward` for the arguments."""
+        with self.failing_together():
+            data = self.checked(logits, target, mask)
+        wide = accumulation_dtype(data.logits)
+        excess = data.logits.softmax(1).to(wide) - checks.one_hot(data).to(wide)
+        counted = torch.ones_like(excess[:, :1]) if data.mask is None else data.mask.to(wide).unsqueeze(1)
+        sums, count = (excess * counted).sum(0), counted.sum(0)
+        if self.gathers():
+            # The count is a last column, so that one reduction over ranks sums both.
+            everywhere = distributed.sum_across_ranks(torch.cat((sums, count)))
+            sums, count = everywhere[:-1], everywhere[-1:].detach()
+            checks.require_samples(Classification(count, count, count >= 1), 1, self.name)
+        else:
+            checks.require_samples(data, 1, self.name)
+        return safe_divide(sums.abs(), count).mean().to(data.logits.dtype)

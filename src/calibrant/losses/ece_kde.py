@@ -70,12 +70,11 @@ class ECEKDELoss(Objective):
         ignore_index: int | None = -100,
         sync: bool = True,
     ) -> None:
-        super().__init__(ignore_index=ignore_index)
+        super().__init__(ignore_index=ignore_index, sync=sync)
         inputs.check_choice("view", view, ("canonical", "top-label"))
         self.bandwidth = _checked_bandwidth(bandwidth)
         self.norm = inputs.check_range("norm", norm, low=1, high=16)
         self.view = view
-        self.sync = sync
 
     def minimum_samples(self) -> int:
         """Two: each sample is compared with the others."""
@@ -93,7 +92,8 @@ class ECEKDELoss(Objective):
             target: Integer class indices, ``(N, ...)``. Only used to find samples to ignore; optional.
             mask: Boolean, ``(N, ...)``: True where a sample counts.
         """
-        data = checks.unlabelled(logits, mask) if target is None else self.checked(logits, target, mask)
+        with self.failing_together():
+            data = self.checked(logits, target, mask)
         logits, _, mask = self._global_batch(data, "the bandwidth of ECE-KDE")
         log_p, _ = self._predictions(logits, torch.zeros_like(logits))
         counted = slice(None) if mask is None else mask
@@ -103,7 +103,8 @@ class ECEKDELoss(Objective):
 
     def forward(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the loss of a batch as a scalar; see :meth:`calibrant.FocalLoss.forward` for the arguments."""
-        data = self.checked(logits, target, mask)
+        with self.failing_together():
+            data = self.checked(logits, target, mask)
         logits, hot, mask = self._global_batch(data, self.name)
         log_p, hot = self._predictions(logits, hot)
         share = torch.softmax(_log_kernel_of_others(log_p, mask, self.bandwidth), dim=1)

@@ -4,16 +4,9 @@ import torch
 from torch import Tensor
 
 from calibrant.losses import checks
-from calibrant.losses.base import PairObjective, Sums, View, counts_of, value_of_pairs
+from calibrant.losses.base import PairObjective, View, value_of_pairs
 from calibrant.losses.checks import Pairs
-from calibrant.numerics import (
-    Values,
-    reversed_cumsum,
-    take,
-    tie_bounds,
-    unsorted,
-    widened,
-)
+from calibrant.numerics import Values, flipped, on_arrays, take, tie_bounds, unsorted, widened
 
 # ESD is a U-statistic over triples.
 FEWEST = 3
@@ -34,19 +27,18 @@ def esd(
 
     which equals the estimator of the paper term by term, ties included. It can be negative.
 
-    With ``sample_weight`` a sample of weight 2 counts as two: the value is that of the repeated rows, and N is the sum
-    of the weights. So their scale matters. Weights that are not counts, such as inverse sampling probabilities, should
-    be multiplied by ``w.sum() / (w ** 2).sum()``; the mean of the value is then 0 for a calibrated classifier, if
-    weight and confidence are independent. :func:`calibrant.metrics.esd` gives the same number.
+    With ``sample_weight`` a sample of weight 2 counts as two, and N is the sum of the weights, so their scale matters.
+    Weights that are not counts, such as inverse sampling probabilities, should be multiplied by
+    ``w.sum() / (w ** 2).sum()``; the mean of the value is then 0 for a calibrated classifier, if weight and confidence
+    are independent. :func:`calibrant.metrics.esd` gives the same number.
 
-    **The value is unbiased; the gradient is not.** Over random batches the mean of this number is the
-    quantity above. Autograd, however, differentiates it with fixed ranks: it does not see that a change of a
-    confidence also changes the indicator :math:`1(z_j \le z_i)`. The missing term is
+    **The value is unbiased; the gradient is not.** Autograd differentiates it with fixed ranks: it does not see that a
+    change of a confidence also changes the indicator :math:`1(z_j \le z_i)`. The missing term is
     :math:`-2\int p(z)^2 D(z)\,\mathrm{Cov}(\dot z, C \mid Z = z)\,dz` with
-    :math:`D(z) = \mathbb{E}[1(Z \le z)(C - Z)]` and :math:`\dot z` the derivative of the confidence with
-    respect to the parameter. It vanishes at perfect calibration and for a pure rescaling of the
-    confidence, and elsewhere can even change a component's sign. The published training recipe uses
-    this same gradient, and works; the paper's statement that it is unbiased does not hold.
+    :math:`D(z) = \mathbb{E}[1(Z \le z)(C - Z)]` and :math:`\dot z` the derivative of the confidence with respect to the
+    parameter. It vanishes at perfect calibration and for a pure rescaling of the confidence, and elsewhere can even
+    change a component's sign. The published recipe uses this same gradient, and works; the paper's statement that it is
+    unbiased does not hold.
 
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(..., N)`` with N at least 3.
@@ -74,20 +66,20 @@ def esd(
         True
     """
     pairs = checks.pairs(confidence, correct, mask, name="ESD", minimum=FEWEST, sample_weight=sample_weight)
-    return value_of_pairs(_sums(pairs), pairs.confidence, pairs.confidence.dtype)
+    return value_of_pairs(_value_and_slope, pairs, pairs.confidence.dtype)
 
 
-def _sums(pairs: Pairs) -> Sums:
-    counts, n = counts_of(pairs), float(pairs.confidence.shape[-1])
-    scale: Tensor | float = 1 / (n * (n - 1) * (n - 2)) if n >= FEWEST else 0.0
-    if counts is not None:
-        some = counts.sum(-1)
-        scale = torch.where(some >= FEWEST, 1 / (some * (some - 1) * (some - 2)), 0.0)
-    return Sums(_sum_and_gradient, (pairs.correct, counts), scale)
+def _value_and_slope(pairs: Pairs) -> tuple[Tensor, Tensor]:
+    counts, n = pairs.counts(), pairs.confidence.shape[-1]
+    if counts is None:
+        return on_arrays(_kernel, pairs.confidence, pairs.correct, None, 1 / (n * (n - 1) * (n - 2)))
+    some = counts.sum(-1, keepdim=True)
+    scale = torch.where(some >= FEWEST, 1 / (some * (some - 1) * (some - 2)), 0.0)
+    return on_arrays(_kernel, pairs.confidence, pairs.correct, counts, scale)
 
 
-def _sum_and_gradient(confidence: Values, correct: Values, counts: Values) -> tuple[Values, Values]:
-    r"""The sum of :math:`w_i (A_i^2 - B_i)` with counts :math:`w_i`, and its gradient.
+def _kernel(confidence: Values, correct: Values, counts: Values, scale: Values) -> tuple[Values, Values]:
+    r"""The sum of :math:`w_i (A_i^2 - B_i)` with counts :math:`w_i`, times the scale, and its gradient.
 
     It loses :math:`w_j d_j^2` once for each of the :math:`n_j` other samples at or above j, and its derivative in
     :math:`z_j` is :math:`2 w_j (d_j n_j + A_j - \sum_{i: z_i \ge z_j} w_i A_i)`.
@@ -99,17 +91,17 @@ def _sum_and_gradient(confidence: Values, correct: Values, counts: Values) -> tu
     if counts is None:
         others_above = ascending.shape[-1] - 1 - first
         others_below = take(residual.cumsum(-1), last) - residual
-        lost = residual * others_above
-        slope = lost + others_below - take(reversed_cumsum(others_below), first)
-        total = others_below * others_below - residual * lost
+        above = flipped(flipped(others_below).cumsum(-1))
     else:
         counts = take(counts, order)
-        others_above = take(reversed_cumsum(counts), first) - 1
+        others_above = take(flipped(flipped(counts).cumsum(-1)), first) - 1
         others_below = take((counts * residual).cumsum(-1), last) - residual
-        lost = residual * others_above
-        slope = counts * (lost + others_below - take(reversed_cumsum(counts * others_below), first))
-        total = counts * (others_below * others_below - residual * lost)
-    return total.sum(-1), 2 * unsorted(slope, order)
+        above = flipped(flipped(counts * others_below).cumsum(-1))
+        scale = scale * counts
+    lost = residual * others_above
+    total = others_below * others_below - residual * lost
+    slope = lost + others_below - take(above, first)
+    return (total * scale).sum(-1), unsorted(slope * (2 * scale), order)
 
 
 class ESDLoss(PairObjective):
@@ -141,7 +133,7 @@ class ESDLoss(PairObjective):
     """
 
     name = "ESD"
-    has_sums = True
+    closed_form = True
 
     def __init__(
         self, root: bool = True, view: View = "top-label", *, ignore_index: int | None = -100, sync: bool = True
@@ -152,6 +144,6 @@ class ESDLoss(PairObjective):
         """Three: ESD is a U-statistic over triples."""
         return FEWEST
 
-    def sums(self, pairs: Pairs) -> Sums:
+    def value_and_slope(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
         """ESD of each row."""
-        return _sums(pairs)
+        return _value_and_slope(pairs)

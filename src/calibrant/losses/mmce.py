@@ -2,19 +2,21 @@
 
 from functools import partial
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from calibrant import inputs
 from calibrant.losses import checks
-from calibrant.losses.base import PairObjective, Sums, View, counts_of, residuals, value_of_pairs
+from calibrant.losses.base import PairObjective, View, value_of_pairs
 from calibrant.losses.checks import Pairs
 from calibrant.numerics import (
     Values,
     exclusive_cumsum,
+    exponential,
+    flipped,
+    on_arrays,
     safe_divide,
+    shifted,
     take,
     tie_bounds,
     unsorted,
@@ -42,8 +44,7 @@ def mmce(
     as published (a V-statistic: never negative, biased upward), or over pairs :math:`i \ne j` divided by
     :math:`N(N-1)` with ``unbiased=True`` (a U-statistic: may be negative, mean 0 when calibrated).
 
-    With ``sample_weight`` a sample of weight 2 counts as two, and N is the sum of the weights: their scale matters for
-    the U-statistic, see :func:`calibrant.functional.esd`.
+    The scale of ``sample_weight`` matters for the U-statistic, see :func:`calibrant.functional.esd`.
 
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(..., N)``.
@@ -51,11 +52,7 @@ def mmce(
         bandwidth: Kernel width :math:`\phi`. The authors' code writes it as 2 x 0.2.
         unbiased: Compute the U-statistic, which needs N at least 2, instead of the V-statistic.
         mask: Boolean, same shape: True where a sample counts.
-        sample_weight: Non-negative weights, same shape; constants, no gradient flows. A weight of 0 is the same as
-            ``mask=False``.
-
-    Returns:
-        Shape ``(...)``. Accumulated in float64, returned in the given dtype, at least float32.
+        sample_weight: Non-negative weights, same shape: a sample of weight 2 counts as two.
 
     References:
         Kumar, Sarawagi, Jain, "Trainable Calibration Measures for Neural Networks from Kernel Mean
@@ -72,7 +69,7 @@ def mmce(
     pairs = checks.pairs(
         confidence, correct, mask, name="MMCE", minimum=2 if unbiased else 1, sample_weight=sample_weight
     )
-    return value_of_pairs(_mmce(pairs, bandwidth, unbiased), pairs.confidence, pairs.confidence.dtype)
+    return value_of_pairs(partial(_mmce, bandwidth=bandwidth, unbiased=unbiased), pairs, pairs.confidence.dtype)
 
 
 def mmce_weighted(
@@ -96,9 +93,6 @@ def mmce_weighted(
         mask: Boolean, same shape: True where a sample counts.
         sample_weight: Non-negative weights, same shape: a sample of weight 2 counts as two.
 
-    Returns:
-        Shape ``(...)``. Accumulated in float64, returned in the given dtype, at least float32.
-
     References:
         Kumar, Sarawagi, Jain, ICML 2018, section on the weighted estimator.
 
@@ -111,42 +105,37 @@ def mmce_weighted(
     """
     inputs.check_range("bandwidth", bandwidth, low=NARROWEST)
     pairs = checks.pairs(confidence, correct, mask, name="weighted MMCE", sample_weight=sample_weight)
-    return value_of_pairs(_mmce_weighted(pairs, bandwidth), pairs.confidence, pairs.confidence.dtype)
+    return value_of_pairs(partial(_mmce_weighted, bandwidth=bandwidth), pairs, pairs.confidence.dtype)
 
 
-def _mmce(pairs: Pairs, bandwidth: float, unbiased: bool) -> Sums:
-    counts, n = counts_of(pairs), float(pairs.confidence.shape[-1])
-    scale: Tensor | float
+def _mmce(pairs: Pairs, bandwidth: float, unbiased: bool) -> tuple[Tensor, Tensor]:
+    counts, n = pairs.counts(), pairs.confidence.shape[-1]
     if counts is None:
-        scale = 1 / (n * (n - 1) if unbiased else n * n)
-    else:
-        some = counts.sum(-1)
-        some = torch.where(some >= 2, some * (some - 1), 0.0) if unbiased else some.square()
-        scale = safe_divide(torch.ones_like(some), some)
-    return _quadratic_form(pairs, counts, bandwidth, unbiased, scale)
+        return _quadratic_form(pairs, None, 1 / (n * (n - 1) if unbiased else n * n), bandwidth, unbiased)
+    some = counts.sum(-1, keepdim=True)
+    some = torch.where(some >= 2, some * (some - 1), 0.0) if unbiased else some.square()
+    return _quadratic_form(pairs, counts, safe_divide(torch.ones_like(some), some), bandwidth, unbiased)
 
 
-def _mmce_weighted(pairs: Pairs, bandwidth: float) -> Sums:
-    _, correct, _, counts, _ = residuals(pairs)
-    right = correct if counts is None else correct * counts
-    wrong = 1 - correct if counts is None else (1 - correct) * counts
+def _mmce_weighted(pairs: Pairs, bandwidth: float) -> tuple[Tensor, Tensor]:
+    right, wrong = pairs.right_and_wrong()
     right_count, wrong_count = right.sum(-1, keepdim=True), wrong.sum(-1, keepdim=True)
     share = safe_divide(right, right_count) + safe_divide(wrong, wrong_count)
     share = torch.where((right_count > 0) & (wrong_count > 0), share, 0.0)
-    return _quadratic_form(pairs, share, bandwidth, unbiased=False, scale=1.0)
+    return _quadratic_form(pairs, share, 1.0, bandwidth, unbiased=False)
 
 
 def _quadratic_form(
-    pairs: Pairs, weight: Tensor | None, bandwidth: float, unbiased: bool, scale: Tensor | float
-) -> Sums:
-    kernel = partial(_sum_and_gradient, bandwidth=bandwidth, unbiased=unbiased)
-    return Sums(kernel, (pairs.correct, weight), scale)
+    pairs: Pairs, weight: Tensor | None, scale: Tensor | float, bandwidth: float, unbiased: bool
+) -> tuple[Tensor, Tensor]:
+    kernel = partial(_kernel, bandwidth=bandwidth, unbiased=unbiased)
+    return on_arrays(kernel, pairs.confidence, pairs.correct, weight, scale)
 
 
-def _sum_and_gradient(
-    confidence: Values, correct: Values, weight: Values, *, bandwidth: float, unbiased: bool
+def _kernel(
+    confidence: Values, correct: Values, weight: Values, scale: Values, *, bandwidth: float, unbiased: bool
 ) -> tuple[Values, Values]:
-    r"""Exact :math:`e^\top K e` with :math:`e_i = w_i d_i`, and its gradient, in :math:`O(N \log N)`.
+    r"""Exact :math:`e^\top K e` with :math:`e_i = w_i d_i`, scaled, and its gradient, in :math:`O(N \log N)`.
 
     Pairs of tied confidences are summed separately, with a kernel of 1: the slope of :math:`|\cdot|` at 0 is 0. With
     the sums over samples below and above, the derivative in :math:`r_i` is :math:`-2 w_i (K e)_i +
@@ -157,59 +146,47 @@ def _sum_and_gradient(
     first, last = tie_bounds(ascending)
     position = widened(ascending)
     residual = widened(take(correct, order)) - position
-    weighted = residual if weight is None else residual * take(weight, order)
+    weighted = residual
+    if weight is not None:
+        weight = take(weight, order)
+        weighted, scale = residual * weight, weight * scale
     below, above = _decayed_sums(position - 0.5, weighted, first, last, bandwidth)
     tied = weighted
-    if first is not last:  # there are ties
+    if first is not last:  # there may be ties
         prefix = exclusive_cumsum(weighted)
         tied = take(prefix, last + 1) - take(prefix, first)
-    total = weighted * (2 * below + tied)
+    total = 2 * below + tied
     slope = residual * (above - below) / bandwidth - (below + tied + above)
     if unbiased:
-        total, slope = total - weighted * residual, slope + residual
-    slope = unsorted(slope, order)
-    return total.sum(-1), 2 * (slope if weight is None else slope * weight)
+        total, slope = total - residual, slope + residual
+    return (residual * total * scale).sum(-1), unsorted(slope * (2 * scale), order)
 
 
 def _decayed_sums(
     position: Values, weight: Values, first: Values, last: Values, bandwidth: float
 ) -> tuple[Values, Values]:
     """Sums of w_j exp(-|x_i - x_j| / bandwidth) over all x_j below x_i, and above; positions ascending, centred."""
+    mirrored = position.shape[-1] - 1 - last
     # Positions span at most 1, so only the bandwidth matters, and the choice does not depend on the data.
     if bandwidth * (1000.0 if str(position.dtype).endswith("float64") else 100.0) >= 1.0:
         # The kernel factorises into exp(-x_i / bandwidth) exp(x_j / bandwidth): one prefix sum serves all pairs.
-        up = _exponential(position / bandwidth)
+        up = exponential(position / bandwidth)
         below = take(exclusive_cumsum(weight * up), first) / up
-        mirrored = take(exclusive_cumsum(_reverse(weight / up)), position.shape[-1] - 1 - last)
-        return below, mirrored * up
-    mirrored = _reverse(position.shape[-1] - 1 - last)
-    above = _scanned_below(-_reverse(position), _reverse(weight), mirrored, bandwidth)
-    return _scanned_below(position, weight, first, bandwidth), _reverse(above)
+        return below, take(exclusive_cumsum(flipped(weight / up)), mirrored) * up
+    above = _scanned_below(-flipped(position), flipped(weight), flipped(mirrored), bandwidth)
+    return _scanned_below(position, weight, first, bandwidth), flipped(above)
 
 
 def _scanned_below(position: Values, weight: Values, first: Values, bandwidth: float) -> Values:
     """The sum over all below by a doubling scan: after step k each holds its 2^k predecessors, and nothing grows."""
     total, step = weight, 1
     while step < position.shape[-1]:
-        decay = _exponential((position[..., :-step] - position[..., step:]) / bandwidth)
-        total = total + _shifted(decay * total[..., :-step], step)
+        decay = exponential((position[..., :-step] - position[..., step:]) / bandwidth)
+        total = total + shifted(decay * total[..., :-step], step)
         step *= 2
     before = first - 1 * (first > 0)
-    decay = _exponential((take(position, before) - position) / bandwidth)
+    decay = exponential((take(position, before) - position) / bandwidth)
     return (first > 0) * decay * take(total, before)
-
-
-def _exponential(values: Values) -> Values:
-    return values.exp() if isinstance(values, Tensor) else np.exp(values)
-
-
-def _reverse(values: Values) -> Values:
-    return values.flip(-1) if isinstance(values, Tensor) else values[::-1]
-
-
-def _shifted(values: Values, steps: int) -> Values:
-    """The values with zeros before them."""
-    return F.pad(values, (steps, 0)) if isinstance(values, Tensor) else np.concatenate((np.zeros(steps), values))
 
 
 class MMCELoss(PairObjective):
@@ -237,7 +214,7 @@ class MMCELoss(PairObjective):
     """
 
     name = "MMCE"
-    has_sums = True
+    closed_form = True
 
     def __init__(
         self,
@@ -257,7 +234,7 @@ class MMCELoss(PairObjective):
         """One for the V-statistic, two for the U-statistic."""
         return 2 if self.unbiased else 1
 
-    def sums(self, pairs: Pairs) -> Sums:
+    def value_and_slope(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
         """MMCE squared of each row."""
         return _mmce(pairs, self.bandwidth, self.unbiased)
 
@@ -283,7 +260,7 @@ class WeightedMMCELoss(PairObjective):
     """
 
     name = "weighted MMCE"
-    has_sums = True
+    closed_form = True
 
     def __init__(
         self,
@@ -296,6 +273,6 @@ class WeightedMMCELoss(PairObjective):
         super().__init__(root=root, ignore_index=ignore_index, sync=sync)
         self.bandwidth = inputs.check_range("bandwidth", bandwidth, low=NARROWEST)
 
-    def sums(self, pairs: Pairs) -> Sums:
+    def value_and_slope(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
         """Weighted MMCE squared of each row."""
         return _mmce_weighted(pairs, self.bandwidth)

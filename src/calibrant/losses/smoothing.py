@@ -7,7 +7,7 @@ from torch import Tensor
 
 from calibrant import distributed, inputs
 from calibrant.losses import checks
-from calibrant.losses.base import HeldOutLoss, MeanLoss, log_likelihood, of_target
+from calibrant.losses.base import MeanLoss, log_likelihood, of_target
 from calibrant.losses.checks import Classification
 from calibrant.numerics import accumulation_dtype, log_softmax
 
@@ -99,7 +99,7 @@ class MarginLabelSmoothingLoss(MeanLoss):
         return self.weight * penalty - log_likelihood(data).to(penalty)
 
 
-class CALSLoss(HeldOutLoss):
+class CALSLoss(MeanLoss):
     r"""Class-adaptive label smoothing (CALS-ALM), a replacement for the NLL.
 
     The excess of class k over the margin m is :math:`h_k = (\max_j l_j - l_k) / m - 1`, and the loss of a sample is
@@ -185,13 +185,14 @@ class CALSLoss(HeldOutLoss):
             target: Integer class indices, ``(N, ...)``. Only used to find samples to ignore; optional.
             mask: Boolean, same shape as ``target``: True where a sample counts.
         """
-        data = self.held_out(logits, target, mask)
+        with self.failing_together():
+            data = self.checked(logits, target, mask)
         excess = _excess(data.logits, self.margin)
         multiplier, rho = (_of_classes(name, getattr(self, name), excess) for name in ("multiplier", "rho"))
         slope = (multiplier + rho * excess).clamp(LEAST_MULTIPLIER, MOST_MULTIPLIER)
         counts = torch.ones_like(excess[:, :1]) if data.mask is None else data.mask.to(excess).unsqueeze(1)
         sums = torch.cat((slope * counts, excess * counts, counts), dim=1).sum(0)
-        if self.updates_together():
+        if self.gathers():
             sums = distributed.sum_across_ranks(sums)
         checks.require(sums[-1] >= 1, lambda: "the update of CALS needs at least 1 sample, got none: check the mask")
         slope, excess = (sums[:-1] / sums[-1]).chunk(2)

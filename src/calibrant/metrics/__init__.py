@@ -17,7 +17,7 @@ from calibrant.metrics.decomposition import (
     decomposition,
 )
 from calibrant.metrics.evaluate import evaluate
-from calibrant.metrics.groups import calibration_by_group, multicalibration_error
+from calibrant.metrics.groups import calibration_by_group
 from calibrant.metrics.intervals import compare, confidence_interval, equivalence
 from calibrant.metrics.kernel import mmce_unbiased, skce
 from calibrant.metrics.predictions import Predictions, predictions
@@ -71,7 +71,6 @@ __all__ = [
     "mean_confidence",
     "mean_set_size",
     "mmce_unbiased",
-    "multicalibration_error",
     "predictions",
     "size_stratified_coverage",
     "skce",

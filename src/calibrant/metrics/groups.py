@@ -1,6 +1,6 @@
 """Calibration of groups of samples, and the largest error of any of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Unpack
@@ -66,7 +66,8 @@ class GroupCalibration:
         groups: One entry for each group.
         too_small: Groups with fewer samples than ``least``, with their sizes.
         least: Smallest number of samples of a group that is judged.
-        multicalibration_error: :func:`multicalibration_error` of the groups that are judged.
+        multicalibration_error: Largest error of any judged group in any range of confidences, weighted by its share of
+            the samples, as in the definition of multicalibration: small groups count little.
     """
 
     groups: tuple[GroupScore, ...]
@@ -124,7 +125,9 @@ def calibration_by_group(
         **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of the pairs.
 
     References:
-        Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 1979.
+        Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 1979;
+        Hébert-Johnson, Kim, Reingold, Rothblum, "Multicalibration: Calibration for the (Computationally-Identifiable)
+        Masses", ICML 2018; Guy, Haimovich, Linder, Okati, Perini, Tax, Tygert, "Measuring multi-calibration", 2025.
 
     Example:
         >>> import numpy as np
@@ -154,40 +157,7 @@ def calibration_by_group(
     corrected = holm([test.p_value for test in tests])
     scores = [_score(name, part, test, p) for name, part, test, p in zip(judged, parts, tests, corrected, strict=True)]
     scores.sort(key=lambda score: (not score.rejected, -abs(score.gap.value)))
-    return GroupCalibration(tuple(scores), small, least, _largest(data, judged.values()))
-
-
-def multicalibration_error(
-    confidence: Confidence = None,
-    correct: Correct = None,
-    *,
-    groups: Columns,
-    **given: Unpack[Given],
-) -> float:
-    r"""Largest error of any group in any range of confidences, weighted by its share of the samples.
-
-    .. math:: \max_{g} \max_{s < t} \frac1N \Big| \sum_{i \in g:\, s < z_i \le t} (c_i - z_i) \Big|
-
-    No bins: for each group the largest sum over a range is the range of the cumulative residuals, Kuiper's statistic.
-    Small groups count little, as in the definition of multicalibration.
-
-    Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``; or checked predictions.
-        correct: 1 or True where the prediction is right, same shape.
-        groups: Group of each sample, ``(N,)``; or several such columns by name, whose groups overlap.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of the pairs.
-
-    References:
-        Hébert-Johnson, Kim, Reingold, Rothblum, "Multicalibration: Calibration for the (Computationally-Identifiable)
-        Masses", ICML 2018; Guy, Haimovich, Linder, Okati, Perini, Tax, Tygert, "Measuring multi-calibration", 2025.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> metrics.multicalibration_error([0.5, 0.5, 0.5, 0.5], [1, 1, 0, 0], groups=["a", "a", "b", "b"])
-        0.25
-    """
-    data = predictions(confidence, correct, name="multicalibration_error", **given)
-    return _largest(data, group_members(groups, len(data)).values())
+    return GroupCalibration(tuple(scores), small, least, multicalibration_error(data, judged.values()))
 
 
 def group_members(groups: Columns, samples: int) -> dict[str, IndexArray]:
@@ -227,8 +197,13 @@ def _score(name: str, part: Predictions, test: CalibrationTest, corrected: float
     return GroupScore(name, round(part.total), mean_confidence(part), came_true(part), gap, ece(part), test, corrected)
 
 
-def _largest(data: Predictions, members: Any) -> float:
-    """Largest range of the cumulative residuals of any group, at the ends of ties."""
+def multicalibration_error(data: Predictions, members: Iterable[IndexArray]) -> float:
+    r"""Largest error of any of these groups of rows in any range of confidences, weighted by its share of the samples.
+
+    .. math:: \max_{g} \max_{s < t} \frac1N \Big| \sum_{i \in g:\, s < z_i \le t} (c_i - z_i) \Big|
+
+    No bins: for each group the largest sum over a range is the range of the cumulative residuals, Kuiper's statistic.
+    """
     rows = SortedRows(data)
     residual = rows.weight * rows.residual
     place = np.full(len(data), -1)

@@ -107,7 +107,7 @@ class Predictions:
 
         if self.task == "multi-label":
             return _of_labels(
-                some(self.probabilities), some(self.target), some(self.logits), some(self._label_weight), self.names
+                some(self.probabilities), some(self.target), some(self.logits), some(self.sample_weight), self.names
             )
         return Predictions(
             some(self.confidence), some(self.correct), some(self.probabilities), some(self.logits), some(self.target),
@@ -137,8 +137,7 @@ class Predictions:
         several = self.task == "multi-label"
         kept = target[:, k] != IGNORED if several else np.ones(len(target), dtype=bool)
         marks = target[:, [k]] if several else (target == k).astype(np.intp)[:, np.newaxis]
-        of_labels = self._label_weight if several else None
-        weight = self.weight if of_labels is None else of_labels[kept][:, [k]]
+        weight = None if self.sample_weight is None else self.sample_weight[kept]
         logits = self.logits[kept][:, [k]] if several and self.logits is not None else None
         name = None if self.names is None else (self.names[k],)
         return _of_labels(probabilities[kept][:, [k]], marks[kept], logits, weight, name)
@@ -149,21 +148,14 @@ class Predictions:
         return Predictions(self.confidence, self.correct, weight=self.weight)
 
     @property
-    def _label_weight(self) -> Array | None:
-        """Weight of each label of each sample, ``(N, L)``."""
-        if self.weight is None or self.target is None:
-            return None
+    def sample_weight(self) -> Array | None:
+        """Weight of each sample, ``(N,)``, which all of its labels have."""
+        if self.weight is None or self.target is None or self.task != "multi-label":
+            return self.weight
         weight = np.zeros(self.target.shape)
         weight[self.target != IGNORED] = self.weight
-        return weight
-
-    @property
-    def sample_weight(self) -> Array | None:
-        """Weight of each sample, ``(N,)``; of several labels, the largest of any of its labels."""
-        if self.weight is None or self.task != "multi-label":
-            return self.weight
-        largest: Array | None = None if self._label_weight is None else self._label_weight.max(1)
-        return largest
+        found: Array = weight.max(1)
+        return found
 
     def repeated(self, counts: Array) -> "Predictions":
         """Each sample as often as its count says, without weights."""
@@ -393,10 +385,10 @@ def _of_labels(
     weight: Array | None,
     names: tuple[str, ...] | None,
 ) -> Predictions:
-    """Predictions of several labels; weights are those of samples, ``(N,)``, or of their labels, ``(N, L)``."""
+    """Predictions of several labels; weights are those of samples, ``(N,)``."""
     kept = target != IGNORED
     if weight is not None:
-        weight = (np.repeat(weight, target.shape[1]).reshape(target.shape) if weight.ndim == 1 else weight)[kept]
+        weight = np.broadcast_to(weight[:, np.newaxis], target.shape)[kept]
     confidence, correct = probabilities[kept], target[kept] == 1
     return Predictions(confidence, correct, probabilities, logits, target, weight, names)
 

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from calibrant import inputs
+from calibrant.files.cells import fits_other, renormalised
 from calibrant.files.formats import SETTINGS, Column, open_table, text
 from calibrant.files.layout import Columns
-from calibrant.files.values import fits_other, renormalised
 from calibrant.metrics import intervals, tests
 from calibrant.metrics import scale_sql as sql
 from calibrant.metrics.binned import BinTable

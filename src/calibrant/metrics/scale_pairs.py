@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from calibrant.files.cells import EXACT, RIGHT, called, explained_by_rounding
 from calibrant.files.formats import Column, text
 from calibrant.files.layout import (
     NOT_TWO,
@@ -18,7 +19,6 @@ from calibrant.files.layout import (
     name_of_values,
     with_positive,
 )
-from calibrant.files.values import EXACT, RIGHT, called, explained_by_rounding
 from calibrant.inputs import TOLERANCE
 from calibrant.metrics.scale_sql import Check, Dialect, Pairs
 

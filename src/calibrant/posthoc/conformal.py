@@ -1,7 +1,6 @@
 """Split conformal prediction: sets of classes that contain the right one with a given probability."""
 
 import math
-import numbers
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self
@@ -17,12 +16,12 @@ from calibrant.posthoc.conformal_sets import (
     ScoreName,
     Sets,
     TuningGoal,
+    absent_notices,
     conformal_quantile,
-    doubts,
+    threshold_notices,
     tuned_penalty,
     tuned_rank,
     tuning_split,
-    unseen,
 )
 from calibrant.posthoc.cross_validation import Samples
 from calibrant.posthoc.fit import Fitted
@@ -138,9 +137,9 @@ class ConformalClassifier(Fitted):
         if isinstance(rank, str):
             inputs.check_choice("rank", rank, ("tune",))
         else:
-            check_whole("rank", rank, low=0)
+            inputs.check_count("rank", rank, 0)
         inputs.check_choice("tune_for", tune_for, tuple(PENALTIES))
-        check_whole("seed", seed)
+        inputs.check_count("seed", seed, 0)
         self.score = score
         self.alpha = float(alpha)
         self.coverage = coverage
@@ -224,12 +223,10 @@ class ConformalClassifier(Fitted):
         """Add notices about thresholds from few samples, and classes without samples."""
         super().examine(data)
         names = None if self.coverage == "marginal" else tuple(self.quantiles_)
-        kind = "group" if self.coverage == "group-conditional" else "class"
-        found = doubts(self._counts, names, self.alpha, kind)
+        self.notices_ += threshold_notices(self._counts, names, self.alpha)
         if self.coverage == "marginal" and math.isfinite(self.map_.quantile):  # else every set holds all classes
-            found += unseen(np.bincount(data.target, minlength=data.logits.shape[1]).tolist(), self.classes_.tolist())
-        for text in found:
-            self.notice(text)
+            counts = np.bincount(data.target, minlength=data.logits.shape[1])
+            self.notices_ += absent_notices(counts.tolist(), self.classes_.tolist())
 
     def _check_groups(self, groups: Any) -> None:
         if groups is None and self.coverage == "group-conditional":
@@ -284,7 +281,7 @@ class ConformalClassifier(Fitted):
                 coverage holds even for samples with the same logits.
         """
         if seed is not None:
-            check_whole("seed", seed)
+            inputs.check_count("seed", seed, 0)
         self._check_groups(groups)
         rows, sets = self.rows(logits), self.map_
         if seed is not None and sets.seed is not None:
@@ -305,14 +302,6 @@ class ConformalClassifier(Fitted):
     def __call__(self, logits: Any) -> Any:
         """Return the sets, as ``predict_set`` does."""
         return self.predict_set(logits)
-
-
-def check_whole(name: str, value: int, low: int | None = None) -> None:
-    """Raise unless ``value`` is a whole number, and at least ``low`` if that is given."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name} must be a whole number, got {value!r}")
-    if low is not None and value < low:
-        raise ValueError(f"{name} must be at least {low}, got {value}")
 
 
 def group_labels(groups: Any, samples: int) -> list[Group]:

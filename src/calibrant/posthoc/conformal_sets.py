@@ -19,9 +19,9 @@ TuningGoal = Literal["size", "size-stratified coverage"]
 # Scores this many roundings above a threshold count as equal to it: the same probabilities in another order, or in
 # another runtime such as ONNX's, are rounded differently.
 ROUNDINGS = 16
-# Width of the 90 % range of the coverage above which a fit gives a warning: 5 points to each side.
+# Width of the 90 % range of the coverage above which there is a notice: 5 points to each side.
 WIDEST = 0.1
-NAMED = 5  # classes or groups that a warning names
+NAMED = 5  # classes or groups that a notice names
 # Penalties to try, those of the authors' code, and the share of the data used for tuning.
 PENALTIES: dict[TuningGoal, tuple[float, ...]] = {
     "size": (0.001, 0.01, 0.1, 0.2, 0.5),
@@ -170,79 +170,46 @@ def enough_samples(alpha: float) -> int:
     return max(fewest_samples(alpha), math.ceil(alpha * (1 - alpha) * (2 * 1.645 / WIDEST) ** 2))
 
 
-def doubts(counts: Sequence[int], names: Sequence[object] | None, alpha: float, kind: str) -> list[str]:
-    """Warnings about thresholds from too few samples.
+def threshold_notices(counts: Sequence[int], names: Sequence[object] | None, alpha: float) -> list[str]:
+    """Notices about thresholds from too few samples: infinite ones, and those whose coverage varies widely.
 
     Args:
         counts: Number of samples of each threshold.
         names: Class or group of each threshold; None if there is one threshold for all.
         alpha: Share of samples whose set may miss the right class.
-        kind: ``"class"`` or ``"group"``.
     """
-    ranges = [coverage_range(count, alpha) for count in counts]
-    infinite = [place for place, count in enumerate(counts) if place_of_quantile(count, alpha) > count]
-    wide = [place for place, (low, high) in enumerate(ranges) if high - low > WIDEST]
-    needs = f"a threshold for alpha={alpha:g} needs at least {counted(fewest_samples(alpha), 'sample')}"
-    remedy = f"about {enough_samples(alpha)} samples give +-5 points"
-    if names is None:
-        (count,) = counts
-        start = f"conformal sets from {counted(count, 'sample')}:"
-        if infinite:
-            return [
-                f"{start} {needs}, so every set must hold all classes; fit on more samples, or set alpha to "
-                f"{_up(1 / (count + 1))} or more"
-            ]
-        text = f"{start} at alpha={alpha:g}, 90 % of such fits cover between {_percent(ranges[0])}; {remedy}"
-        return [text] if wide else []
+    infinite, wide = [], []
+    for place, count in enumerate(counts):
+        low, high = coverage_range(count, alpha)
+        samples = counted(count, "sample") if names is None else f"{names[place]!r} ({counted(count, 'sample')})"
+        if low == high == 1:
+            infinite.append(samples)
+        elif high - low > WIDEST:
+            wide.append(f"{samples}: {low:.1%} to {high:.1%}")
     found = []
-    of_all = f"of {len(counts)} {'classes' if kind == 'class' else 'groups'}"
     if infinite:
-        listed = _listed([f"{names[place]!r} ({counted(counts[place], 'sample')})" for place in infinite])
-        effect = "every set must hold them" if kind == "class" else "their sets must hold all classes"
         found.append(
-            f"conformal sets: {len(infinite)} {of_all} {_have(infinite)} too few samples: {listed}; {needs}, so "
-            f"{effect}; fit on more samples, raise alpha, or use coverage='marginal'"
+            f"sets hold all classes, or a class is in all sets, with too few samples for a threshold: "
+            f"{_listed(infinite)}; alpha={alpha:g} needs at least {fewest_samples(alpha)}: fit on more samples, or "
+            "raise alpha"
         )
     if wide:
-        listed = _listed(
-            [f"{names[at]!r} ({counted(counts[at], 'sample')}, between {_percent(ranges[at])})" for at in wide]
-        )
         found.append(
-            f"conformal sets: {len(wide)} {of_all} {_have(wide)} few samples, and 90 % of such fits at "
-            f"alpha={alpha:g} cover: {listed}; {remedy}"
+            f"coverage at alpha={alpha:g} may differ from {1 - alpha:.1%} with few samples, 90 % range: "
+            f"{_listed(wide)}; about {enough_samples(alpha)} samples give +-5 points"
         )
     return found
 
 
-def unseen(counts: Sequence[int], names: Sequence[object]) -> list[str]:
-    """A warning about classes without samples, whose coverage a marginal threshold says nothing about.
-
-    Args:
-        counts: Number of samples of each class.
-        names: Label of each class.
-    """
-    absent = [place for place, count in enumerate(counts) if count == 0]
+def absent_notices(counts: Sequence[int], names: Sequence[object]) -> list[str]:
+    """A notice about classes without samples, whose coverage a marginal threshold says nothing about."""
+    absent = [repr(name) for count, name in zip(counts, names, strict=True) if count == 0]
     if not absent:
         return []
-    these = "this class" if len(absent) == 1 else "these classes"
     return [
-        f"conformal sets: {len(absent)} of {len(counts)} classes {_have(absent)} no samples: "
-        f"{_listed([repr(names[place]) for place in absent])}; coverage holds on average, but nothing is known about "
-        f"{these}; fit on samples of all classes, or use coverage='class-conditional', whose sets hold {these}"
+        f"no samples of {_listed(absent)}, so the coverage of these classes is unknown: fit on samples of all classes, "
+        "or use coverage='class-conditional'"
     ]
-
-
-def _have(several: list[int]) -> str:
-    return "has" if len(several) == 1 else "have"
-
-
-def _percent(ends: tuple[float, float]) -> str:
-    return f"{100 * ends[0]:.1f} % and {100 * ends[1]:.1f} %"
-
-
-def _up(alpha: float) -> str:
-    """Three digits, rounded up: a smaller alpha would not do."""
-    return f"{math.ceil(alpha * 1000 - 1e-9) / 1000:g}"
 
 
 def _listed(items: list[str]) -> str:

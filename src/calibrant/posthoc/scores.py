@@ -1,4 +1,4 @@
-"""Maps of one score: one-vs-rest for every class, or for the top label; logistic ones are here (Platt, beta)."""
+"""Maps of one score: one-vs-rest for every class, or for the top label; and the logistic ones (Platt, beta)."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from calibrant import inputs
-from calibrant.frames import Array, IndexArray, Marks
+from calibrant.frames import Array
 from calibrant.posthoc.cross_validation import Samples
 from calibrant.posthoc.fit import Calibrator
 from calibrant.posthoc.map import (
@@ -21,15 +21,11 @@ from calibrant.posthoc.map import (
     evaluated,
     top_scores,
 )
+from calibrant.posthoc.solvers import logistic_regression
 
 XP = NumpyOps()
 # Number of scores that are fitted at a time: few enough for the cache, enough to keep the overhead small.
 BLOCK = 2**18
-# Scores above which the first steps are in single precision, which takes half as long.
-ROUGH = 2**16
-# Multiples of the centre to start from, compared on one of so many samples.
-SCALES = tuple(2.0**-k for k in range(-1, 7))
-STRIDE = 8
 
 
 class ScoreCalibrator(Calibrator):
@@ -201,135 +197,3 @@ class BetaCalibration(ScoreCalibrator):
             found[again] = logistic_regression(kept, hits[again], centre, weight=weight)
             found[dropped] = 0.0
         return LogOdds(found)
-
-
-def logistic_regression(
-    features: Array, target: Array, centre: Array, pull: float = 1e-8, *, weight: Array | None = None
-) -> Array:
-    r"""Minimise mean NLL plus :math:`\frac{pull}{2}|\theta - centre|^2` by Newton's method with step halving.
-
-    Args:
-        features: ``(rows, d, N)``, float64; a constant for the intercept is one of them.
-        target: Probability of a hit, ``(rows, N)``, float64.
-        centre: ``(d,)``: point that the coefficients start from and are pulled towards.
-        pull: Strength of the pull; it bounds the coefficients if data is separable or a feature is constant.
-        weight: ``(N,)`` weights of the samples, or None.
-
-    Returns:
-        Coefficients, ``(rows, d)``.
-    """
-    rows, _, samples = features.shape
-    share = np.full(samples, 1 / samples) if weight is None else weight / weight.sum()
-    start = np.tile(centre, (rows, 1))
-    # What the labels contribute: the NLL is the mean softplus of the log-odds minus the product with these.
-    moments = (features @ (target * share)[:, :, None])[:, :, 0]
-    with np.errstate(all="ignore"):
-        if rows * samples > ROUGH:
-            rough = (part.astype(np.float32) for part in (features, moments, centre, share))
-            single = _Regressions(pull, *rough)
-            start = _newton(single, single.scaled_start(), tolerance=1e-5).astype(np.float64)
-        return _newton(_Regressions(pull, features, moments, centre, share), start, tolerance=1e-12)
-
-
-def softplus(odds: Array) -> Array:
-    """The logarithm of 1 + exp(odds)."""
-    # Not log1p, which takes several times as long: the error is that of rounding a number near 1.
-    return np.asarray(np.maximum(odds, 0) + np.log(1 + np.exp(-np.abs(odds))))
-
-
-def _newton(problem: "_Regressions", coefficients: Array, tolerance: float) -> Array:
-    """Steps of all rows, each until the gain that is left is below half the tolerance; changes the coefficients."""
-    active = np.arange(len(coefficients))
-    largest = np.maximum(problem.features.max(2), -problem.features.min(2))
-    odds = problem.log_odds(coefficients)
-    value = problem.value(coefficients, odds)
-    for _ in range(100):
-        gradient, curvature = problem.derivatives(coefficients[active], odds)
-        direction = -solved(curvature, gradient)
-        left = -(direction * gradient).sum(1)  # twice the gain that is left
-        direction = direction.astype(coefficients.dtype)
-        # A step that changes no log-odds by more than s leaves about s squared of the gain: it is the last, unsearched.
-        change = (np.abs(direction) * largest[active]).sum(1)
-        last = (left >= tolerance) & (left * change**2 < tolerance / 10) & (change < 0.1)
-        coefficients[active[last]] += direction[last]
-        going = (left >= tolerance) & ~last
-        if not going.all():
-            active, direction, odds, value = active[going], direction[going], odds[going], value[going]
-            problem = problem.of(going)
-        if len(active) == 0:
-            break
-        better, moved, odds, value = _search(problem, coefficients[active], direction, odds, value)
-        coefficients[active] = moved
-        if not better.all():  # only rounding is left
-            active, odds, value = active[better], odds[better], value[better]
-            problem = problem.of(better)
-    return coefficients
-
-
-def solved(curvature: Array, gradient: Array) -> Array:
-    """Newton steps of all rows; NaN for a row that overflowed."""
-    try:
-        return np.asarray(np.linalg.solve(curvature, gradient[:, :, None])[:, :, 0])
-    except np.linalg.LinAlgError:
-        return np.full_like(gradient, np.nan)
-
-
-class _Regressions:
-    """Values and derivatives of the regressions of some rows."""
-
-    def __init__(self, pull: float, features: Array, moments: Array, centre: Array, share: Array) -> None:
-        self.features, self.moments = features, moments
-        self.centre, self.share, self.pull = centre, share, pull
-
-    def of(self, rows: Array) -> "_Regressions":
-        """The problem of some of the rows."""
-        return _Regressions(self.pull, self.features[rows], self.moments[rows], self.centre, self.share)
-
-    def scaled_start(self) -> Array:
-        """The centre times the best of some powers of 2 for each row, on a part of the samples.
-
-        Far from the optimum, as with logits many times too large, the first Newton steps would be halved many times.
-        """
-        odds = self.log_odds(np.broadcast_to(self.centre, self.moments.shape))[:, ::STRIDE]
-        share = self.share[::STRIDE] / self.share[::STRIDE].sum()
-        at_centre = self.moments @ self.centre
-        values = [softplus(odds * np.float32(scale)) @ share - at_centre * scale for scale in SCALES]
-        best = np.nan_to_num(np.stack(values), nan=np.inf).argmin(0)
-        return np.asarray(np.array(SCALES, self.centre.dtype)[best][:, None] * self.centre)
-
-    def log_odds(self, coefficients: Array) -> Array:
-        return np.asarray((coefficients[:, None] @ self.features)[:, 0])
-
-    def value(self, coefficients: Array, odds: Array, rows: IndexArray | slice = slice(None)) -> Array:
-        nll = softplus(odds) @ self.share - (self.moments[rows] * coefficients).sum(1)
-        return np.asarray(nll + self.pull / 2 * np.square(coefficients - self.centre).sum(1))
-
-    def derivatives(self, coefficients: Array, odds: Array) -> tuple[Array, Array]:
-        probability = 1 / (1 + np.exp(-odds))
-        weighted = probability * self.share
-        gradient = (self.features @ weighted[:, :, None])[:, :, 0] - self.moments
-        gradient = gradient.astype(np.float64) + self.pull * (coefficients - self.centre)
-        spread = weighted * (1 - probability)
-        curvature = ((self.features * spread[:, None]) @ self.features.transpose(0, 2, 1)).astype(np.float64)
-        each = np.arange(curvature.shape[1])
-        curvature[:, each, each] += self.pull
-        return gradient, curvature
-
-
-def _search(
-    problem: _Regressions, position: Array, direction: Array, odds: Array, value: Array
-) -> tuple[Marks, Array, Array, Array]:
-    """Halve the steps of the rows that become worse; return which improved, and where all are then."""
-    moved = position + direction
-    there = problem.log_odds(moved)
-    reached = problem.value(moved, there)
-    worse = np.flatnonzero(~(reached <= value))
-    for _ in range(40):
-        if len(worse) == 0:
-            break
-        # Log-odds are linear in the coefficients: half the way there is half the way here.
-        moved[worse], there[worse] = (moved[worse] + position[worse]) / 2, (there[worse] + odds[worse]) / 2
-        reached[worse] = problem.value(moved[worse], there[worse], worse)
-        worse = worse[~(reached[worse] <= value[worse])]
-    moved[worse], there[worse], reached[worse] = position[worse], odds[worse], value[worse]
-    return np.asarray(reached < value), moved, there, reached

@@ -6,7 +6,7 @@ from calibrant.frames import Array
 from calibrant.posthoc.affine import StructuredMatrixScaling
 from calibrant.posthoc.cross_validation import Samples
 from calibrant.posthoc.map import Map, OddsCurve
-from calibrant.posthoc.scores import logistic_regression, softplus
+from calibrant.posthoc.solvers import logistic_regression, softplus
 
 # Inverse variance of the prior of slope and shift: that of structured matrix scaling for two classes.
 PRECISION = 4.0

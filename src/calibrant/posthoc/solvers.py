@@ -1,4 +1,4 @@
-"""Solvers: penalised multinomial regression by Newton's method or L-BFGS, and the weights of a mixture."""
+"""Solvers: penalised multinomial regression, the weights of a mixture, and logistic regressions of many rows."""
 
 import math
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.frames import Array, IndexArray
+from calibrant.frames import Array, IndexArray, Marks
 from calibrant.posthoc.cross_validation import Samples
 
 # Newton's method below this many products per step; above, L-BFGS, whose steps are cheaper.
@@ -16,10 +16,17 @@ NEWTON_PRODUCTS = 1e7
 SINGLE_PRECISION = 2**18
 # Elements of a chunk: what a cache holds; with a full matrix more, since large products are quicker in one piece.
 CHUNK, LARGE_CHUNK = 2**16, 2**23
+# Scores above which the first steps are in single precision, which takes half as long.
+ROUGH = 2**16
+# Multiples of the centre to start from, compared on one of so many samples.
+SCALES = tuple(2.0**-k for k in range(-1, 7))
+STRIDE = 8
 # Rows from which the moments of the features are estimated.
 SOME_ROWS = 1024
 # Pairs of steps and gradient changes that L-BFGS remembers.
 MEMORY = 10
+# Share of the distance to the optimum that an interior point keeps to the edges.
+CENTRING = 0.03
 
 
 class Penalty(NamedTuple):
@@ -70,7 +77,7 @@ def fit_affine(data: Samples, penalty: Penalty, start: Correction, *, tolerance:
     Raises:
         ValueError: If the likelihood overflows.
     """
-    problem = Problem(data, penalty, diagonal=start.matrix.ndim == 1)
+    problem = AffineProblem(data, penalty, diagonal=start.matrix.ndim == 1)
     # Transposed, so that a column holds everything about one class.
     begin = np.concatenate((np.atleast_2d(start.matrix.T), start.shift[None])).astype(problem.features.dtype)
     solver = newton if problem.products <= NEWTON_PRODUCTS else lbfgs
@@ -99,7 +106,7 @@ def nll_and_residual(logits: Array, target: IndexArray, weight: Array | None = N
     return float(losses.sum(dtype=np.float64)), residual
 
 
-class Problem:
+class AffineProblem:
     """Value, gradient and curvature at a position: the transposed matrix, or its diagonal, above the shift."""
 
     def __init__(self, data: Samples, penalty: Penalty, *, diagonal: bool) -> None:
@@ -192,7 +199,7 @@ class Problem:
         return curvature
 
 
-def newton(problem: Problem, position: Array, tolerance: float) -> Array:
+def newton(problem: AffineProblem, position: Array, tolerance: float) -> Array:
     """Newton's method with step halving."""
     evaluate = partial(problem.evaluate, with_spread=False)
     value, gradient, _ = evaluate(position)
@@ -247,7 +254,7 @@ class _Preconditioner:
     .. math:: (H^{-1} g)_k = d_k^{-1} g_k - c_k (v_k^T g_k - \textstyle\sum_l c_l v_l^T g_l / \sum_l c_l)\, v_k
     """
 
-    def __init__(self, problem: Problem, spread: Spread) -> None:
+    def __init__(self, problem: AffineProblem, spread: Spread) -> None:
         classes, (mean, variance) = problem.classes, spread.features
         first, second, third = spread.own
         # The least limits the step of a class that is hardly ever likely.
@@ -277,7 +284,7 @@ class _Preconditioner:
         return np.asarray(self.inverse * gradient - self.shared * (self.factor * along))
 
 
-def lbfgs(problem: Problem, position: Array, tolerance: float) -> Array:
+def lbfgs(problem: AffineProblem, position: Array, tolerance: float) -> Array:
     """Preconditioned L-BFGS with step halving."""
     value, gradient, spread = problem.evaluate(position)
     preconditioner = _Preconditioner(problem, spread)
@@ -324,107 +331,45 @@ def _two_loops(gradient: Array, steps: list[tuple[Array, Array, float]], precond
     return result
 
 
-def mixture_weights(likelihood: Array, sample_weight: Array | None = None) -> Array:
-    """Weights on the simplex that maximise the mean log of a mixture.
-
-    A weighted sum of ``m`` components is optimal exactly when ``mean(component / mixture)`` is 1 for every
-    component with weight and at most 1 for the others. Newton's method on the components with weight, which drops
-    one at the edge of the simplex and adds one that would help, reaches that in a few steps.
-
-    Args:
-        likelihood: ``(N, m)``, each component's probability of the right class; no row may be all zeros.
-        sample_weight: ``(N,)`` weights of the samples, or None.
-    """
-    samples, count = likelihood.shape
-    share = np.full(samples, 1 / samples) if sample_weight is None else sample_weight / sample_weight.sum()
-    weights: Array = np.full(count, 1 / count)
-    active = np.ones(count, dtype=bool)
-    for _ in range(200):
-        ratio = likelihood / (likelihood @ weights)[:, None]
-        gradient = share @ ratio
-        ascent = _newton_direction(ratio[:, active], gradient[active], share)
-        if np.abs(ascent).max() < 1e-10:
-            better = np.where(active, 0.0, gradient - 1)
-            if better.max() < 1e-9:
-                break
-            active[better.argmax()] = True
-            continue
-        direction = np.zeros(count)
-        direction[active] = ascent
-        weights = _line_search(likelihood, weights, direction, share)
-        active = weights > 0
-    return np.asarray(weights / weights.sum())
-
-
-def mixture_weights_with_prior(likelihood: Array, prior: Array, sample_weight: Array | None = None) -> Array:
-    r"""Weights on the simplex that maximise the log-likelihood of a mixture with a Dirichlet prior.
+def mixture_weights(likelihood: Array, sample_weight: Array | None = None, prior: Array | None = None) -> Array:
+    r"""Weights on the simplex that maximise the log-likelihood of a mixture, with a Dirichlet prior if one is given.
 
     .. math:: \max_w \ \sum_i s_i \ln \sum_j w_j L_{ij} + \sum_j a_j \ln w_j
 
-    Newton's steps of :func:`mixture_weights` would be cut short again and again by weights on their way to a small
-    multiple of the prior. Here the slopes :math:`z_j = a_j / w_j` of the prior are unknowns of their own (a primal-dual
-    interior point method), which usually takes less than ten steps.
+    A primal-dual interior point method: the slopes :math:`z_j = a_j / w_j` of the prior are unknowns of their own, and
+    a prior of 0 is approached from above. It usually takes about ten steps.
 
     Args:
         likelihood: ``(N, m)``, each component's probability of the right class; no row may be all zeros.
-        prior: ``(m,)`` positive numbers of samples that only one component finds likely.
         sample_weight: ``(N,)`` weights of the samples, or None.
+        prior: ``(m,)`` numbers of samples that only one component finds likely, or None.
     """
     samples, count = likelihood.shape
     counts = np.ones(samples) if sample_weight is None else sample_weight
-    total = counts.sum() + prior.sum()
-    share, barrier = counts / total, prior / total
+    known = np.zeros(count) if prior is None else prior
+    total = counts.sum() + known.sum()
+    share, goal = counts / total, known / total
     weights = np.full(count, 1 / count)
-    slopes = np.maximum(barrier / weights, 1e-3)
-    for _ in range(50):
+    slopes = np.maximum(goal / weights, 1e-3)
+    for _ in range(200):
         ratio = likelihood / (likelihood @ weights)[:, None]
-        gradient = share @ ratio
+        barrier = goal + CENTRING * max(0.0, float(weights @ slopes - goal.sum())) / count
         # The sum of the weights has a multiplier of 1, since all shares sum to 1.
-        curvature = (ratio.T * share) @ ratio + np.diag(slopes / weights)
-        step = np.linalg.solve(curvature, gradient - 1 + barrier / weights)
+        curvature = (ratio.T * share) @ ratio + np.diag(slopes / weights + 1e-13)
+        step = np.linalg.solve(curvature, share @ ratio - 1 + barrier / weights)
         rise = (barrier - slopes * (weights + step)) / weights
         part = _inside(weights, step)
         weights, slopes = weights + part * step, slopes + _inside(slopes, rise) * rise
-        if part == 1 and np.abs(step).max() < 1e-10:
-            return np.asarray(weights / weights.sum())
-    return mixture_weights(np.vstack((likelihood, np.eye(count))), np.concatenate((counts, prior)))
+        if part > 0.9 and np.abs(step).max() < 1e-10:
+            break
+    weights = np.where((known == 0) & (weights < 1e-8), 0.0, weights)
+    return np.asarray(weights / weights.sum())
 
 
 def _inside(values: Array, step: Array) -> float:
     """Length of a step that keeps all values positive, at most 1."""
     falling = step < 0
     return min(1.0, 0.995 * float((values[falling] / -step[falling]).min())) if falling.any() else 1.0
-
-
-def _newton_direction(ratio: Array, gradient: Array, share: Array) -> Array:
-    """Newton's step of the mean log mixture among weights whose sum stays the same."""
-    count = len(gradient)
-    if count == 1:
-        return np.zeros(1)
-    # Move weight from the last component to each of the others, which keeps the constraint.
-    moves = np.vstack((np.eye(count - 1), -np.ones(count - 1)))
-    change = ratio @ moves
-    curvature = (change.T * share) @ change
-    ridge = 1e-12 * np.trace(curvature) + 1e-300
-    return np.asarray(moves @ np.linalg.solve(curvature + ridge * np.eye(count - 1), moves.T @ gradient))
-
-
-def _line_search(likelihood: Array, weights: Array, direction: Array, share: Array) -> Array:
-    """A step along ``direction`` that raises the likelihood and stays in the simplex."""
-    falling = direction < 0
-    room = np.where(falling, -weights / np.where(falling, direction, -1.0), np.inf)
-    step = min(1.0, float(room.min()))
-    edge = int(room.argmin()) if step == room.min() else None
-    with np.errstate(divide="ignore"):
-        before = share @ np.log(likelihood @ weights)
-        for _ in range(60):
-            moved = np.maximum(weights + step * direction, 0.0)
-            if edge is not None:
-                moved[edge] = 0.0
-            if share @ np.log(likelihood @ moved) >= before:
-                return moved
-            step, edge = step / 2, None
-    return weights
 
 
 def brier_weights(predictions: Array, target: IndexArray, sample_weight: Array | None = None) -> Array:
@@ -454,3 +399,135 @@ def brier_weights(predictions: Array, target: IndexArray, sample_weight: Array |
     weights = np.zeros(count)
     weights[active] = solved
     return weights
+
+
+def logistic_regression(
+    features: Array, target: Array, centre: Array, pull: float = 1e-8, *, weight: Array | None = None
+) -> Array:
+    r"""Minimise mean NLL plus :math:`\frac{pull}{2}|\theta - centre|^2` by Newton's method with step halving.
+
+    Args:
+        features: ``(rows, d, N)``, float64; a constant for the intercept is one of them.
+        target: Probability of a hit, ``(rows, N)``, float64.
+        centre: ``(d,)``: point that the coefficients start from and are pulled towards.
+        pull: Strength of the pull; it bounds the coefficients if data is separable or a feature is constant.
+        weight: ``(N,)`` weights of the samples, or None.
+
+    Returns:
+        Coefficients, ``(rows, d)``.
+    """
+    rows, _, samples = features.shape
+    share = np.full(samples, 1 / samples) if weight is None else weight / weight.sum()
+    start = np.tile(centre, (rows, 1))
+    # What the labels contribute: the NLL is the mean softplus of the log-odds minus the product with these.
+    moments = (features @ (target * share)[:, :, None])[:, :, 0]
+    with np.errstate(all="ignore"):
+        if rows * samples > ROUGH:
+            rough = (part.astype(np.float32) for part in (features, moments, centre, share))
+            single = _Regressions(pull, *rough)
+            start = _newton_rows(single, single.scaled_start(), tolerance=1e-5).astype(np.float64)
+        return _newton_rows(_Regressions(pull, features, moments, centre, share), start, tolerance=1e-12)
+
+
+def softplus(odds: Array) -> Array:
+    """The logarithm of 1 + exp(odds)."""
+    # Not log1p, which takes several times as long: the error is that of rounding a number near 1.
+    return np.asarray(np.maximum(odds, 0) + np.log(1 + np.exp(-np.abs(odds))))
+
+
+def _newton_rows(problem: "_Regressions", coefficients: Array, tolerance: float) -> Array:
+    """Steps of all rows, each until the gain that is left is below half the tolerance; changes the coefficients."""
+    active = np.arange(len(coefficients))
+    largest = np.maximum(problem.features.max(2), -problem.features.min(2))
+    odds = problem.log_odds(coefficients)
+    value = problem.value(coefficients, odds)
+    for _ in range(100):
+        gradient, curvature = problem.derivatives(coefficients[active], odds)
+        direction = -solved(curvature, gradient)
+        left = -(direction * gradient).sum(1)  # twice the gain that is left
+        direction = direction.astype(coefficients.dtype)
+        # A step that changes no log-odds by more than s leaves about s squared of the gain: it is the last, unsearched.
+        change = (np.abs(direction) * largest[active]).sum(1)
+        last = (left >= tolerance) & (left * change**2 < tolerance / 10) & (change < 0.1)
+        coefficients[active[last]] += direction[last]
+        going = (left >= tolerance) & ~last
+        if not going.all():
+            active, direction, odds, value = active[going], direction[going], odds[going], value[going]
+            problem = problem.of(going)
+        if len(active) == 0:
+            break
+        better, moved, odds, value = _search_rows(problem, coefficients[active], direction, odds, value)
+        coefficients[active] = moved
+        if not better.all():  # only rounding is left
+            active, odds, value = active[better], odds[better], value[better]
+            problem = problem.of(better)
+    return coefficients
+
+
+def solved(curvature: Array, gradient: Array) -> Array:
+    """Newton steps of all rows; NaN for a row that overflowed."""
+    try:
+        return np.asarray(np.linalg.solve(curvature, gradient[:, :, None])[:, :, 0])
+    except np.linalg.LinAlgError:
+        return np.full_like(gradient, np.nan)
+
+
+class _Regressions:
+    """Values and derivatives of the regressions of some rows."""
+
+    def __init__(self, pull: float, features: Array, moments: Array, centre: Array, share: Array) -> None:
+        self.features, self.moments = features, moments
+        self.centre, self.share, self.pull = centre, share, pull
+
+    def of(self, rows: Array) -> "_Regressions":
+        """The problem of some of the rows."""
+        return _Regressions(self.pull, self.features[rows], self.moments[rows], self.centre, self.share)
+
+    def scaled_start(self) -> Array:
+        """The centre times the best of some powers of 2 for each row, on a part of the samples.
+
+        Far from the optimum, as with logits many times too large, the first Newton steps would be halved many times.
+        """
+        odds = self.log_odds(np.broadcast_to(self.centre, self.moments.shape))[:, ::STRIDE]
+        share = self.share[::STRIDE] / self.share[::STRIDE].sum()
+        at_centre = self.moments @ self.centre
+        values = [softplus(odds * np.float32(scale)) @ share - at_centre * scale for scale in SCALES]
+        best = np.nan_to_num(np.stack(values), nan=np.inf).argmin(0)
+        return np.asarray(np.array(SCALES, self.centre.dtype)[best][:, None] * self.centre)
+
+    def log_odds(self, coefficients: Array) -> Array:
+        return np.asarray((coefficients[:, None] @ self.features)[:, 0])
+
+    def value(self, coefficients: Array, odds: Array, rows: IndexArray | slice = slice(None)) -> Array:
+        nll = softplus(odds) @ self.share - (self.moments[rows] * coefficients).sum(1)
+        return np.asarray(nll + self.pull / 2 * np.square(coefficients - self.centre).sum(1))
+
+    def derivatives(self, coefficients: Array, odds: Array) -> tuple[Array, Array]:
+        probability = 1 / (1 + np.exp(-odds))
+        weighted = probability * self.share
+        gradient = (self.features @ weighted[:, :, None])[:, :, 0] - self.moments
+        gradient = gradient.astype(np.float64) + self.pull * (coefficients - self.centre)
+        spread = weighted * (1 - probability)
+        curvature = ((self.features * spread[:, None]) @ self.features.transpose(0, 2, 1)).astype(np.float64)
+        each = np.arange(curvature.shape[1])
+        curvature[:, each, each] += self.pull
+        return gradient, curvature
+
+
+def _search_rows(
+    problem: _Regressions, position: Array, direction: Array, odds: Array, value: Array
+) -> tuple[Marks, Array, Array, Array]:
+    """Halve the steps of the rows that become worse; return which improved, and where all are then."""
+    moved = position + direction
+    there = problem.log_odds(moved)
+    reached = problem.value(moved, there)
+    worse = np.flatnonzero(~(reached <= value))
+    for _ in range(40):
+        if len(worse) == 0:
+            break
+        # Log-odds are linear in the coefficients: half the way there is half the way here.
+        moved[worse], there[worse] = (moved[worse] + position[worse]) / 2, (there[worse] + odds[worse]) / 2
+        reached[worse] = problem.value(moved[worse], there[worse], worse)
+        worse = worse[~(reached[worse] <= value[worse])]
+    moved[worse], there[worse], reached[worse] = position[worse], odds[worse], value[worse]
+    return np.asarray(reached < value), moved, there, reached

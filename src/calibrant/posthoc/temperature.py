@@ -190,7 +190,7 @@ def bounded_temperature(logits: Given, target: Given, weight: Given | None = Non
     if found is not None:
         return math.exp(-found), ""
     if problem is None:
-        problem = Problem("the best temperature is beyond all bounds: scale the logits to a sensible range", 0.0)
+        problem = NoOptimum("the best temperature is beyond all bounds: scale the logits to a sensible range", 0.0)
     if problem.side == 0:
         return 1.0, problem.text
     limit = float(np.finfo(np.float32).max) / 2
@@ -255,7 +255,7 @@ def standard_error(logits: Given, target: Given, log_temperature: float, *, weig
     return math.sqrt(squares) / (beta * curvature) if curvature > 0 else math.inf
 
 
-class Problem(NamedTuple):
+class NoOptimum(NamedTuple):
     """Why there is no best temperature, and on which side it would be: -1 for 0, 1 for infinity, 0 for neither."""
 
     text: str
@@ -391,23 +391,23 @@ class Slopes:
         """Largest difference of logits in a row."""
         return max(-float(chunk.below.min()) for chunk in self.chunks())
 
-    def problem(self) -> Problem | None:
+    def problem(self) -> NoOptimum | None:
         """The slope of the NLL in 1/T must be negative at 0 and positive at infinity."""
         self.slope(self.start)
         at_zero, at_infinity = self.ends
         if at_zero < 0 < at_infinity:
             return None
         if self.spread() == 0:
-            return Problem(
+            return NoOptimum(
                 "the logits of every held-out sample are all equal, so no temperature has an effect: "
                 "check that the model is trained and that these are its logits", 0.0,
             )  # fmt: skip
         if at_infinity <= 0:
-            return Problem(
+            return NoOptimum(
                 "every held-out prediction is right or tied for the top, so the best temperature is 0 and confidences "
                 "would all be 1: fit on more data, or on data the model was not trained on", -1.0,
             )  # fmt: skip
-        return Problem(
+        return NoOptimum(
             "the held-out predictions are no better than chance, so the best temperature is infinite: "
             "check that logits and target are in the same order and that the model is trained", 1.0,
         )  # fmt: skip

@@ -16,6 +16,7 @@ from calibrant.metrics.evaluate import Score, Scores, html_table
 from calibrant.metrics.groups import GroupCalibration
 from calibrant.metrics.intervals import Equivalence, Interval
 from calibrant.metrics.predictions import MOST, Predictions, Task, View
+from calibrant.metrics.proper import brier_losses, log_losses
 from calibrant.metrics.registry import metrics_table
 from calibrant.metrics.tests import CalibrationTest, Judgement
 from calibrant.report.repair import Repair, recalibrated, test_of_view
@@ -23,8 +24,6 @@ from calibrant.report.statistics import (
     OF_TOP_LABEL,
     AverageError,
     average_error,
-    brier_losses,
-    log_losses,
     mean_interval,
     score_of_risk,
     scores_of,

@@ -25,7 +25,7 @@ from calibrant.metrics.registry import number as measured
 from calibrant.report.audit import Audit
 from calibrant.report.figures import classwise_plot, cumulative_plot, groups_plot, reliability_diagram, time_plot
 from calibrant.report.formats import NO_BREAK, as_sentence, bare_p, clean, counted, percent, sentence
-from calibrant.report.statistics import MOST_ROWS, class_rows, floor_note
+from calibrant.report.statistics import LOSS_NAMES, MOST_ROWS, class_rows, floor_note
 from calibrant.report.style import inline_svg, same_axes
 from calibrant.report.verdict import caveat, verdict
 
@@ -33,14 +33,13 @@ from calibrant.report.verdict import caveat, verdict
 Compared = tuple[str, str, Comparison | str]
 # Scores of the table before and after recalibration.
 REPAIRED = ("gap", "ece", "equal_mass_ece", "smooth_ece", "ks_error", "esd", "classwise_ece", "log_loss", "brier")
-LOSSES = {"log_loss": "Log loss", "brier": "Brier score"}
 # Groups in a table; the rest are counted.
 MOST_GROUPS = 40
 SIGNED_ZERO = re.compile(r"[+-]0\.0+( %)?")
 POWER = re.compile(r"(-?[\d.]+)e([+-]\d+)")
 
 
-class Made(NamedTuple):
+class Provenance(NamedTuple):
     """When, from what and how a page was made, for its foot.
 
     Attributes:
@@ -59,9 +58,8 @@ def write_report(
     audits: Sequence[Audit],
     comparisons: Sequence[Compared] = (),
     *,
-    title: str | None = None,
     opening: Sequence[str] = (),
-    made: Made | None = None,
+    made: Provenance | None = None,
 ) -> None:
     """Write audits as one self-contained HTML page: no script, nothing to load, the same bytes for the same audits.
 
@@ -70,7 +68,6 @@ def write_report(
         audits: One audit for each model; several are shown side by side.
         comparisons: ``(first name, second name, metrics.compare(first, second))`` for pairs of models, with a reason in
             words in place of the comparison if there is none.
-        title: Title of the page; by default the name of the model, or the number of models.
         opening: Sentences at the beginning of the page, one per paragraph.
         made: Date, command and files for the foot of the page.
 
@@ -84,25 +81,21 @@ def write_report(
         >>> "<h1>Calibration of <bdi>a &amp; b</bdi></h1>" in page, "Over-confident by 10.00" in page
         (True, True)
     """
-    write_whole(Path(path), render(audits, comparisons, title=title, opening=opening, made=made))
+    write_whole(Path(path), render(audits, comparisons, opening=opening, made=made))
 
 
 def render(
     audits: Sequence[Audit],
     comparisons: Sequence[Compared] = (),
     *,
-    title: str | None = None,
     opening: Sequence[str] = (),
-    made: Made | None = None,
+    made: Provenance | None = None,
 ) -> str:
     """Return the page of :func:`write_report`."""
     if not audits:
         raise ValueError("a report needs at least one audit, got none: pass report.audit(name, predictions)")
     audits = [replace(audit, name=clean(audit.name)) for audit in audits]
     comparisons = [(clean(first), clean(second), found) for first, second, found in comparisons]
-    text, heading = _title(audits, compared=bool(comparisons))
-    if title is not None:
-        text, heading = clean(title), isolated(clean(title))
     files = resources.files("calibrant.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     filters = (number, isolated, percent, points, ends, sentence, as_sentence, bare_p, counted)
@@ -110,8 +103,7 @@ def render(
     page = environment.from_string(files.joinpath("page.html.jinja").read_text(encoding="utf-8"))
     scores = [score for audit in audits for score in audit.scores]
     return page.render(
-        title=text,
-        heading=heading,
+        title=_title(audits, compared=bool(comparisons)),
         css=Markup(files.joinpath("page.css").read_text(encoding="utf-8")),  # noqa: S704 (our own file)
         opening=[clean(sentence) for sentence in opening],
         lead=_lead(audits),
@@ -122,17 +114,16 @@ def render(
         meanings={score.key: for_task(METRICS[score.key], score.task) for score in scores}.values(),
         footer=_footer(audits),
         made=made,
-        losses=LOSSES,
+        losses=LOSS_NAMES,
         most_groups=MOST_GROUPS,
     )
 
 
-def _title(audits: Sequence[Audit], *, compared: bool) -> tuple[str, Markup]:
-    """Title of the page, as text and as a heading."""
-    if len(audits) > 1:
-        words = f"{len(audits)} models compared" if compared else f"Calibration of {len(audits)} models"
-        return words, Markup("{}").format(words)
-    return f"Calibration of {audits[0].name}", Markup("Calibration of {}").format(isolated(audits[0].name))
+def _title(audits: Sequence[Audit], *, compared: bool) -> Markup:
+    if len(audits) == 1:
+        return Markup("Calibration of {}").format(isolated(audits[0].name))
+    words = f"{len(audits)} models compared" if compared else f"Calibration of {len(audits)} models"
+    return Markup("{}").format(words)
 
 
 def _lead(audits: Sequence[Audit]) -> Markup:
@@ -207,7 +198,7 @@ def _model(audit: Audit, figures: dict[str, Markup]) -> dict[str, Any]:
         "facts": list(_facts(audit)),
         "tests": [] if audit.task == "multi-label" else list(_tests(audit)),
         "maps": "; ".join(
-            [*(f"{LOSSES[key]}: {part.recalibration}" for key, part in audit.parts.items()),
+            [*(f"{LOSS_NAMES[key]}: {part.recalibration}" for key, part in audit.parts.items()),
              *filter(None, [floor_note(audit.predictions)])]
         ),
         "columns": stated,

@@ -150,10 +150,7 @@ def loader_states(trainer: Any) -> list[dict[str, Any]]:
     loader = trainer.train_dataloader
     if not isinstance(loader, InterleavedLoader):
         return []
-    state = loader.state_dict()
-    # Lightning may end an epoch before the loader does, and never asks a loader for one batch too many.
-    state["train"]["ended"] |= trainer.is_last_batch
-    return of_ranks(trainer, state)
+    return of_ranks(trainer, loader.state_dict())
 
 
 def restore_loader(trainer: Any, states: Sequence[Mapping[str, Any]]) -> None:
@@ -202,22 +199,26 @@ class EpochScores(StreamingECE):
         super().__init__(20, "paper", takes="confidence")
         # Loss times samples; sum of objective values, their number, and the number of silent ones.
         self.add_state("totals", torch.zeros(4, dtype=torch.float64), dist_reduce_fx="sum")
-        self._waiting: list[tuple[Pairs, Tensor]] = []
-        self._objectives: list[Tensor] = []
+        self._waiting: list[Pairs] = []
 
-    # The two growing lists would make torch.compile recompile every step.
+    # The growing list would make torch.compile recompile every step.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def add(self, data: Classification, loss: Tensor) -> None:
-        """Add a batch and its mean loss."""
-        self._waiting.append((checks.top_label_pairs(data), loss.detach()))
-        if len(self._waiting) == WAITING or sum(pairs.confidence.numel() for pairs, _ in self._waiting) > MOST_SAMPLES:
+        """Add a batch and its mean loss, which may be NaN if no sample counts."""
+        pairs = checks.top_label_pairs(data)
+        counts = torch.ones_like(pairs.confidence, dtype=torch.bool) if pairs.mask is None else pairs.mask
+        count = counts.sum().to(self.totals)
+        self.totals[0] += torch.where(count > 0, loss.detach().to(self.totals) * count, 0.0)
+        self._waiting.append(pairs)
+        if len(self._waiting) == WAITING or sum(each.confidence.numel() for each in self._waiting) > MOST_SAMPLES:
             self._sum_up()
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def add_objective(self, value: Tensor) -> None:
         """Add the objective of a calibration batch; at 0 it is silent."""
-        self._objectives.append(value.detach())
+        value = value.detach().to(self.totals)
+        self.totals[1:] += torch.stack((value, torch.ones_like(value), (value == 0).to(value.dtype)))
 
     def values(self, *, across_ranks: bool = True) -> dict[str, float]:
         """Means so far; empty before the first sample, and without an objective before its first value."""
@@ -238,26 +239,15 @@ class EpochScores(StreamingECE):
             return int(self.samples)
 
     def _sum_up(self) -> None:
-        kept, total_loss = [], 0.0
-        losses = _on_host([loss for _, loss in self._waiting])
-        for (pairs, _), loss in zip(self._waiting, losses, strict=True):
-            confidence, correct, mask = pairs.confidence, pairs.correct, pairs.mask
-            kept.append((confidence, correct) if mask is None else (confidence[mask], correct[mask]))
-            if len(kept[-1][0]):  # the mean loss of nothing is NaN
-                total_loss += loss * len(kept[-1][0])
-        objectives = _on_host(self._objectives)
-        added = [total_loss, sum(objectives), len(objectives), sum(value == 0 for value in objectives)]
-        self.totals += torch.tensor(added, dtype=torch.float64).to(self.totals)
+        kept = []
+        for pairs in self._waiting:
+            rows = slice(None) if pairs.mask is None else pairs.mask
+            kept.append((pairs.confidence[rows], pairs.correct[rows]))
+        self._waiting = []
         if sum(len(confidence) for confidence, _ in kept):
             self.update(*(torch.cat(column) for column in zip(*kept, strict=True)))
-        self._waiting, self._objectives = [], []
 
     def reset(self) -> None:
         """Forget everything."""
         super().reset()
-        self._waiting, self._objectives = [], []
-
-
-def _on_host(scalars: list[Tensor]) -> list[float]:
-    """Values of scalars, in one transfer."""
-    return torch.stack([scalar.double() for scalar in scalars]).tolist() if scalars else []
+        self._waiting = []

@@ -12,14 +12,13 @@ from calibrant import distributed
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification
 from calibrant.posthoc.temperature import best_temperature, solve_from, standard_error
-from calibrant.training.forward import batches_for, evaluating, finite_samples, logits_of, spread
+from calibrant.training.forward import batches_for, evaluating, finite_samples, joined, logits_of, spread
 from calibrant.training.guard import (
     BEYOND_CHANCE,
     FEWEST_SEEN,
     GO_BACK,
     PROBABILITIES,
     Guard,
-    joined,
     look_like_probabilities,
 )
 from calibrant.training.output_layer import find_output

@@ -1,4 +1,4 @@
-"""What is judged, by the task, and the tests of all of it together."""
+"""The views of predictions, and the tests of all of them together."""
 
 import numpy as np
 import pytest
@@ -43,11 +43,11 @@ def test_of_several_classes_the_top_label_and_each_class_are_judged() -> None:
 def test_of_labels_each_is_judged_where_it_is_known() -> None:
     p = np.array([[0.9, 0.2], [0.4, 0.3], [0.5, 0.6]])
     target = np.array([[1, 0], [-1, 1], [0, 1]])
-    given = labels(p, target, np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
+    given = labels(p, target, np.array([2.0, 2.0, 3.0, 5.0, 5.0]))
     one, other = views(given)
     assert one.pairs.confidence.tolist() == [0.9, 0.5]
     assert one.pairs.correct.tolist() == [True, False]
-    assert np.array_equal(one.pairs.weight, [1.0, 4.0])  # type: ignore[arg-type]
+    assert np.array_equal(one.pairs.weight, [2.0, 5.0])  # type: ignore[arg-type]
     assert len(other.pairs) == 3
     assert np.array_equal(given.sample_weight, [2.0, 3.0, 5.0])  # type: ignore[arg-type]
 

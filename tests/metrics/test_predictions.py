@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from calibrant import frames, metrics
 from calibrant.inputs import InputWarning
-from calibrant.metrics import Predictions
 from tests.frames import LIBRARIES, frame_of, series_of
+from tests.metrics.reference import assert_same
 
 RNG = np.random.default_rng(0)
 LOGITS = 3 * RNG.standard_normal((300, 3))
@@ -20,14 +20,6 @@ P = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)
 TARGET = RNG.integers(3, size=300)
 NAMES = np.array(["cow", "ant", "bee"])
 WEIGHT = RNG.integers(1, 5, 300)
-
-
-def assert_same(found: Predictions, expected: Predictions) -> None:
-    for name in ("confidence", "correct", "probabilities", "logits", "target", "weight"):
-        one, other = getattr(found, name), getattr(expected, name)
-        assert (one is None) == (other is None), name
-        if one is not None:
-            np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -91,16 +83,6 @@ def test_numbers_as_classes_are_labels() -> None:
     found = metrics.predictions(probabilities=P, target=TARGET * 10 + 10, classes=[10, 20, 30])
     assert_same(found, metrics.predictions(probabilities=P, target=TARGET))
     assert found.names == ("10", "20", "30")
-
-
-@pytest.mark.parametrize(("options", "message"), [
-    ({}, "target holds names, such as .*: pass classes= with the name of every column"),
-    ({"classes": ["ant", "bee"]}, "target holds 'cow', which is not one of the 2 classes 'ant', 'bee'"),
-    ({"classes": ["ant", "bee", "cow", "dog"]}, "classes must have a name for each of the 3 classes, got 4"),
-])  # fmt: skip
-def test_names_that_do_not_fit_are_explained(options: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        metrics.predictions(probabilities=P, target=NAMES[TARGET], **options)
 
 
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])
@@ -199,18 +181,61 @@ def test_values_of_another_kind_are_noticed_once(options: Any, message: str) -> 
         metrics.ece(data)
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"probabilities": LOGITS, "target": TARGET}, "these look like logits: pass logits="),
-    ({"probabilities": 100 * P, "target": TARGET}, "these look like percentages: divide them by 100"),
-    ({"probabilities": 100 * P[:, 1], "target": TARGET == 1}, "divide by 100 if they are percentages, or pass logits="),
-    ({"confidence": 100 * P.max(1), "correct": TARGET == 1}, "confidence must lie in .* divide by 100"),
-    ({"confidence": P.max(1), "correct": TARGET == 1, "classes": ["a", "b"]}, "confidence has no classes"),
-    ({"logits": LOGITS, "target": TARGET, "sample_weight": -WEIGHT}, "sample_weight must be finite and at least 0"),
-    ({"logits": LOGITS, "target": TARGET, "sample_weight": 0 * WEIGHT}, "sample_weight must be above 0 somewhere"),
-])  # fmt: skip
-def test_values_of_another_kind_are_explained(options: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        metrics.predictions(**options)
+GOOD, HALF, ONE_HOT = np.array([0.5, 0.6, 0.7]), np.full((3, 2), 0.5), np.eye(3, dtype=int)[TARGET]
+# What is given; and what the error names, or the remedy.
+ERRORS: list[tuple[dict[str, Any], str]] = [
+    ({}, "none"),
+    ({"confidence": GOOD}, "correct"),
+    ({"logits": HALF}, "target"),
+    ({"confidence": GOOD, "correct": [1, 0, 1], "logits": HALF}, "confidence and logits"),
+    ({"confidence": GOOD, "correct": [1, 0, 1], "target": [1, 0, 1]}, "correct and target"),
+    ({"confidence": GOOD, "correct": [1, 0, 1], "classes": ["a", "b"]}, "classes"),
+    ({"confidence": np.ma.masked_less(GOOD, 0.6), "correct": [1, 0, 1]}, "masked"),
+    ({"confidence": [0.5, 1 + 1e-5, 0.1], "correct": [1, 0, 1]}, r"confidence .* \[0, 1\]"),
+    ({"confidence": [0.5, np.nan, 0.1], "correct": [1, 0, 1]}, "NaN"),
+    ({"confidence": 100 * GOOD, "correct": [1, 0, 1]}, "confidence .* divide by 100"),
+    ({"confidence": HALF, "correct": [1, 0, 1]}, "probabilities="),
+    ({"confidence": np.array(["a", "b", "c"]), "correct": [1, 0, 1]}, "numbers"),
+    ({"confidence": GOOD, "correct": [1, 0]}, r"correct .* \(3,\)"),
+    ({"confidence": GOOD, "correct": [1, 2, 1]}, "only 0 .* 1"),
+    ({"confidence": GOOD[:2], "correct": [1, 0]}, "3 samples, got 2"),
+    ({"logits": np.zeros((0, 3)), "target": np.zeros(0, dtype=int)}, "3 samples, got 0"),
+    ({"logits": np.zeros(0), "target": np.zeros(0, dtype=int)}, "3 samples, got 0"),
+    ({"logits": torch.tensor(3.0), "target": 1}, r"\(N, C\)"),
+    ({"logits": [[1.0, 2.0], [3.0]], "target": [0, 1]}, "same length"),
+    ({"logits": HALF * np.inf, "target": [0, 1, 1]}, "3 of 3"),
+    ({"logits": HALF, "target": [0, 1, 5]}, r"0\.\.1"),
+    ({"logits": HALF[None], "target": [0, 1, 1]}, r"target .* \(1, 2\)"),
+    ({"logits": LOGITS, "target": TARGET, "sample_weight": -WEIGHT}, "sample_weight .* at least 0"),
+    ({"logits": LOGITS, "target": TARGET, "sample_weight": 0 * WEIGHT}, "sample_weight .* above 0"),
+    ({"probabilities": HALF, "target": np.eye(2)[[0, 1, 1]]}, "argmax"),
+    ({"probabilities": HALF, "target": [0, 1, np.nan]}, "NaN"),
+    ({"probabilities": HALF, "target": [0.5, 1, 1]}, "fractions"),
+    ({"probabilities": HALF, "target": [0, -1, 1]}, r"0\.\.1"),
+    ({"probabilities": HALF, "target": [0, 1]}, "target .* shape"),
+    ({"probabilities": HALF + 0.2, "target": [0, 1, 0]}, "sum to 1"),
+    ({"probabilities": np.ones((3, 1, 0)), "target": np.ones((3, 0), int)}, "3 samples, got 0"),
+    ({"probabilities": LOGITS, "target": TARGET}, "logits="),
+    ({"probabilities": 100 * P, "target": TARGET}, "percentages"),
+    ({"probabilities": 100 * P[:, 1], "target": TARGET == 1}, "divide by 100"),
+    ({"probabilities": P, "target": NAMES[TARGET]}, "'[a-z]+': .* classes="),
+    ({"probabilities": P, "target": NAMES[TARGET], "classes": ["ant", "bee"]}, "'cow'"),
+    ({"probabilities": P, "target": NAMES[TARGET], "classes": ["ant", "bee", "cow", "dog"]}, "3 classes, got 4"),
+    ({"probabilities": P, "target": ONE_HOT}, "multi_label=True"),
+    ({"logits": LOGITS, "target": ONE_HOT}, "multi_label=True"),
+    ({"logits": LOGITS, "target": 1 - ONE_HOT, "multi_label": False}, "argmax"),
+    ({"logits": LOGITS, "target": 2 * ONE_HOT, "multi_label": True}, "only 0 and 1"),
+    ({"logits": LOGITS, "target": TARGET, "multi_label": True}, r"\(300, 3\)"),
+    ({"probabilities": LOGITS, "target": 1 - ONE_HOT}, "logits="),
+    ({"confidence": GOOD, "correct": [1, 0, 1], "bins": 0}, "bins"),
+    ({"confidence": GOOD, "correct": [1, 0, 1], "convention": "mine"}, "convention"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "token"), ERRORS)
+def test_bad_input_is_refused(arguments: dict[str, Any], token: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=token):
+        metrics.evaluate(**arguments)
 
 
 @pytest.mark.parametrize("library", [None, *LIBRARIES])

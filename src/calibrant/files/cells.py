@@ -122,12 +122,7 @@ def checked_values(
 ) -> tuple[Array, tuple[str, ...]]:
     """Values as shares, with rounded rows divided by their sum, and notices of what was changed.
 
-    Args:
-        kind: Kind of the values.
-        values: The values.
-        option: What an option calls them, for errors.
-        percent: Whether they are percentages.
-        several: Whether a sample has several labels, so that a row need not sum to 1.
+    Errors call them ``option``. With ``several`` labels for each sample, a row need not sum to 1.
 
     Example:
         >>> p = np.array([[0.33, 0.33, 0.33], [0.5, 0.3, 0.2]])
@@ -250,14 +245,9 @@ def looks_like_the_other_class(
 
 
 def fits_other(column: str, other: str, p: Array, samples: Array, events: Array) -> tuple[str, ...]:
-    """A notice if probabilities fit the other of two classes much better, beyond chance.
+    """A notice if the probabilities of a column fit the other of two classes much better, beyond chance.
 
-    Args:
-        column: Column of the probabilities, or of logits.
-        other: Name of the other class.
-        p: Probabilities, distinct and ascending.
-        samples: Number of samples of each.
-        events: How many of these are of the class that the probabilities are taken for.
+    ``p`` is distinct and ascending; of the samples of each, ``events`` are of the class that it is taken for.
 
     Example:
         >>> p = np.linspace(0.1, 0.9, 9)

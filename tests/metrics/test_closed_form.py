@@ -1,4 +1,4 @@
-"""Tests with a closed-form law, the line, ICI, decompositions and equivalence, against transcriptions of them."""
+"""Closed-form tests, the calibration line, ICI, decompositions and equivalence, against transcriptions of them."""
 
 import math
 from functools import partial
@@ -44,11 +44,6 @@ def test_statistics_are_those_of_the_papers(weighted: bool) -> None:
     found = spiegelhalter_test(given)
     assert found.statistic == pytest.approx((brier - expected) / math.sqrt(variance))
     assert found.p_value == pytest.approx(2 * stats.norm.sf(abs(found.statistic)))
-
-
-def test_ks_is_the_ks_error_in_standard_deviations() -> None:
-    scale = math.sqrt((RISK * (1 - RISK)).sum()) / len(RISK)
-    assert ks_test(RISK, EVENT).statistic == pytest.approx(metrics.ks_error(RISK, EVENT) / scale)
 
 
 @pytest.mark.parametrize("x", [0.3, 0.8, 1.3, 1.999, 2.001, 3.0, 5.0])
