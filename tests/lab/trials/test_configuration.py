@@ -100,7 +100,8 @@ def test_a_configuration_is_read_from_the_file_of_a_trial_and_from_one_by_hand(t
     ("name", "text", "token"),
     [
         ("a.toml", None, "read"), ("a.toml", "recipe = ", "TOML"), ("a.json", "{", "JSON"),
-        ("a.json", "[1]", "settings"), ("a.toml", "", "recipe"), ("a.toml", "epochs = 3", "'epochs'"), ("a.json", '{"recipe": "svhn"}', "'svhn'"),
+        ("a.json", "[1]", "settings"), ("a.toml", "", "recipe"), ("a.toml", "epochs = 3", "'epochs'"),
+        ("a.json", '{"recipe": "svhn"}', "'svhn'"),
     ],
 )  # fmt: skip
 def test_an_error_of_a_file_names_it(tmp_path: Path, name: str, text: str | None, token: str) -> None:
