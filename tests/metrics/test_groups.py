@@ -68,7 +68,7 @@ def test_missing_labels_are_a_group_of_their_own() -> None:
 
 
 def test_labels_must_match_the_samples() -> None:
-    with pytest.raises(ValueError, match="'sex' .*6000 samples"):
+    with pytest.raises(ValueError, match=r"'sex' .*6000 samples"):
         metrics.calibration_by_group(RISK, EVENT, groups={"sex": SEX[:10]})
     with pytest.raises(ValueError, match="column"):
         metrics.calibration_by_group(RISK, EVENT, groups={})

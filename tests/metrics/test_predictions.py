@@ -62,7 +62,7 @@ def test_labels_of_frames_are_matched_by_name(library: str) -> None:
 def test_numbers_of_columns_are_no_names() -> None:
     pandas = pytest.importorskip("pandas")
     assert metrics.predictions(logits=pandas.DataFrame(LOGITS), target=TARGET).names is None
-    with pytest.raises(TypeError, match="logits .*numbers"):
+    with pytest.raises(TypeError, match=r"logits .*numbers"):
         metrics.predictions(logits=pandas.DataFrame({"a": ["x"], "b": [1.0]}), target=[0])
 
 
