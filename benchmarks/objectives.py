@@ -132,8 +132,8 @@ def whole_steps_text(rows: list[list[str]]) -> str:
     return (
         "## Arrays against tensors in a whole training step\n\n"
         "The sums over samples of ESD and MMCE take arrays where values can be read, and else tensors "
-        "(`on_arrays` in `numerics.py`). A step of a network with layers of 64, 256 and 10, cross-entropy of one batch and the "
-        "objective of another, with one thread: medians of processor time, and the median of their ratios.\n\n"
+        "(`on_arrays` in `numerics.py`). A step of a network with layers of 64, 256 and 10, cross-entropy of one batch "
+        "and the objective of another, with one thread: medians of processor time, and the median of their ratios.\n\n"
         + markdown(STEP_HEADING, rows) + "\n"
     )  # fmt: skip
 

@@ -91,30 +91,22 @@ def test_names_can_be_given_and_are_then_obeyed(tmp_path: Path) -> None:
     np.savez(path, test_logits=LOGITS, labels=TARGET, probabilities=P[::-1])
     read = read_predictions(path, Columns(logits="test_logits", target="labels"))
     assert np.array_equal(read.confidence, metrics.predictions(logits=LOGITS, target=TARGET).confidence)
-    with pytest.raises(FileError, match="no 'nothing'; it has test_logits, labels, probabilities"):
-        read_predictions(path, Columns(logits="nothing", target="labels"))
-    with pytest.raises(FileError, match="no 'truth'"):
-        read_predictions(path, Columns(logits="test_logits", target="truth"))
+    for wrong in (Columns(logits="nothing", target="labels"), Columns(logits="test_logits", target="nothing")):
+        with pytest.raises(FileError, match="'nothing'"):
+            read_predictions(path, wrong)
 
 
-def test_logits_say_more_than_probabilities(tmp_path: Path) -> None:
-    path = tmp_path / "both.npz"
-    np.savez(path, probabilities=P, logits=LOGITS, target=TARGET)
-    assert read_predictions(path).logits is not None
-
-
-def test_csv_with_quotes_spaces_and_a_byte_order_mark(tmp_path: Path) -> None:
-    path = tmp_path / "excel.csv"
-    path.write_text('\ufeff"confidence", correct\n"0.9", True\n0.5,FALSE\n0.7,true\n', encoding="utf-8")
+@pytest.mark.parametrize("content", [
+    '\ufeff"confidence", correct\n"0.9", True\n0.5,FALSE\n0.7,true\n',
+    "id,confidence,correct\n#a,0.9,1\nb,0.5,0\n#c,0.7,1\n",
+    '\n"a\nnote",confidence,correct\n1,0.9,true\n2,0.5,0\n3,0.7,1\n',
+], ids=["quotes, spaces and a byte order mark", "rows with a hash", "a header over two lines"])  # fmt: skip
+def test_odd_tables(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "odd.csv"
+    path.write_text(content, encoding="utf-8")
     read = read_predictions(path)
     assert read.confidence.tolist() == [0.9, 0.5, 0.7]
     assert read.correct.tolist() == [True, False, True]
-
-
-def test_a_row_that_begins_with_a_hash_is_a_row(tmp_path: Path) -> None:
-    path = tmp_path / "hash.csv"
-    path.write_text("id,confidence,correct\n#a,0.9,1\nb,0.5,0\n#c,0.7,1\n")
-    assert len(read_predictions(path)) == 3
 
 
 def test_whole_and_decimal_numbers_in_parquet(tmp_path: Path) -> None:
@@ -124,18 +116,6 @@ def test_whole_and_decimal_numbers_in_parquet(tmp_path: Path) -> None:
     assert read_predictions(path).confidence.tolist() == [0.5, 0.75, 1.0]
     pyarrow.parquet.write_table(pyarrow.table({"logits": [1, -2, 3], "target": [1, 0, 1]}), path)
     assert read_predictions(path).correct.all()
-
-
-def bad(name: str, content: bytes | Callable[[Path], None]) -> Callable[[Path], Path]:
-    def make(folder: Path) -> Path:
-        path = folder / name
-        if callable(content):
-            content(path)
-        else:
-            path.write_bytes(content)
-        return path
-
-    return make
 
 
 def cut_short(path: Path) -> None:
@@ -177,60 +157,55 @@ def saved_parquet(**arrays: Any) -> Callable[[Path], None]:
     return lambda path: pyarrow.parquet.write_table(pyarrow.table(arrays), path)
 
 
-BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
-    "missing": (lambda folder: folder / "missing.npz", "no such file"),
-    "folder": (bad("d.npz", lambda path: path.mkdir()), "is a folder"),
-    "suffix": (bad("predictions.txt", b"1"), "expected one of .npz, .npy, .csv"),
-    "empty": (bad("empty.npz", b""), "is empty"),
-    "not a zip": (bad("text.npz", b"hello, I am not a zip file"), "is not an .npz file"),
-    "pickle": (bad("pickle.npz", b"\x80\x04K\x01."), "is not an .npz file"),
-    "single array": (bad("one.npz", single_array), "holds a single array"),
-    "cut short": (bad("cut.npz", cut_short), "is cut short"),
-    "damaged": (bad("damaged.npz", damaged), "damaged or cut short"),
-    "no arrays": (bad("none.npz", lambda path: zipfile.ZipFile(path, "w").close()), "no arrays"),
-    "objects": (bad("o.npz", saved(logits=OBJECTS, target=TARGET)), "holds Python objects"),
-    "no kind": (bad("k.npz", saved(scores=P, target=TARGET)), "has no 'logits' or"),
-    "no target": (bad("t.npz", saved(logits=LOGITS)), "has logits but no 'target'"),
-    "no correct": (bad("t.npz", saved(confidence=Z)), "has confidence but no 'correct'"),
-    "lengths": (bad("l.npz", saved(logits=LOGITS, target=TARGET[:9])), "'logits' has 40 rows but 'target' has 9"),
-    "sum": (bad("s.npz", saved(probabilities=P * 0.9, target=TARGET)), "must sum to 1"),
-    "nan": (bad("n.npz", saved(logits=np.where(LOGITS > 1, np.nan, LOGITS), target=TARGET)), "must be finite"),
-    "nan confidence": (bad("n.npz", saved(confidence=np.where(Z > 0.5, np.nan, Z), correct=C)), "NaN"),
-    "text": (bad("x.npz", saved(logits=LOGITS.astype(str), target=TARGET)), "must hold numbers"),
-    "complex": (bad("x.npz", saved(logits=LOGITS.astype(complex), target=TARGET)), "must hold numbers"),
-    "labels": (bad("y.npz", saved(logits=LOGITS, target=TARGET + 5)), "target must lie in 0..2"),
-    "scalar": (bad("y.npz", saved(logits=np.array(1.0), target=np.array(1))), "is a single number"),
-    "two samples": (bad("two.npz", saved(confidence=Z[:2], correct=C[:2])), "at least 3 samples, got 2"),
-    "binary file as csv": (bad("b.csv", bytes(range(256))), "is not a text file"),
-    "header only": (bad("h.csv", b"confidence,correct\n"), "no rows below its header"),
-    "words": (bad("w.csv", b"confidence,correct\n0.5,1\nhigh,0\n0.2,1\n"), "row 2 has 'high'"),
-    "hole": (bad("w.csv", b"confidence,correct\n0.5,1\n,0\n0.2,1\n"), "'confidence' has 1 empty value:"),
-    "short row": (bad("w.csv", b"confidence,correct\n0.5,1\n0.3\n0.2,1\n"), "line 3 has 1 field, but the header has 2"),
-    "long row": (bad("w.csv", b"confidence,correct\n0.5,1\n0.3,0,9\n"), "line 3 has 3 fields, but the header has 2"),
-    "long rows": (bad("w.csv", b"confidence,correct\n0.5,1,2\n0.3,0,9\n"), "line 2 has 3 fields"),
-    "no header": (bad("n.csv", b"0.5,1\n0.7,0\n"), "first line must hold the names"),
-    "blank": (bad("n.csv", b"\n\n"), "holds no line"),
-    "twice": (bad("t.csv", b"confidence,correct,correct\n0.5,1,1\n"), "has 2 columns 'correct'"),
-    "long cell": (bad("l.csv", b"confidence,correct\n" + b"1" * 200_000 + b",1\n"), "must lie in"),
-    "pipe": (bad("p.npz", lambda path: os.mkfifo(path)), "is not a regular file"),
-    "not arrays": (bad("z.npz", text_member), "is not an array"),
-    "vast": (bad("v.npz", vast), "does not fit into memory"),
+BAD: dict[str, tuple[str, bytes | Callable[[Path], object], str]] = {
+    "missing": ("missing.npz", lambda path: None, "no such file"),
+    "folder": ("d.npz", lambda path: path.mkdir(), "is a folder"),
+    "suffix": ("predictions.txt", b"1", r"\.npz, \.npy"),
+    "empty": ("empty.npz", b"", "is empty"),
+    "not a zip": ("text.npz", b"hello, I am not a zip file", "savez"),
+    "single array": ("one.npz", single_array, "single array"),
+    "cut short": ("cut.npz", cut_short, "cut short"),
+    "damaged": ("damaged.npz", damaged, "damaged"),
+    "no arrays": ("none.npz", lambda path: zipfile.ZipFile(path, "w").close(), "no arrays"),
+    "no kind": ("k.npz", saved(scores=P, target=TARGET), "'logits'"),
+    "no correct": ("t.npz", saved(confidence=Z), "'correct'"),
+    "lengths": ("l.npz", saved(logits=LOGITS, target=TARGET[:9]), "40 rows .* 9"),
+    "nan": ("n.npz", saved(logits=np.where(LOGITS > 1, np.nan, LOGITS), target=TARGET), "finite"),
+    "text": ("x.npz", saved(logits=LOGITS.astype(str), target=TARGET), "numbers"),
+    "complex": ("x.npz", saved(logits=LOGITS.astype(complex), target=TARGET), "numbers"),
+    "labels": ("y.npz", saved(logits=LOGITS, target=TARGET + 5), r"0\.\.2"),
+    "scalar": ("y.npz", saved(logits=np.array(1.0), target=np.array(1)), "single number"),
+    "two samples": ("two.npz", saved(confidence=Z[:2], correct=C[:2]), "got 2"),
+    "binary file as csv": ("b.csv", bytes(range(256)), "text file"),
+    "header only": ("h.csv", b"confidence,correct\n", "no rows"),
+    "short row": ("w.csv", b"confidence,correct\n0.5,1\n0.3\n0.2,1\n", "line 3 has 1 field,"),
+    "long row": ("w.csv", b"confidence,correct\n0.5,1\n0.3,0,9\n", "line 3 has 3 fields"),
+    "no header": ("n.csv", b"0.5,1\n0.7,0\n", "begins with numbers"),
+    "blank": ("n.csv", b"\n\n", "no line"),
+    "twice": ("t.csv", b"confidence,correct,correct\n0.5,1,1\n", "2 columns 'correct'"),
+    "long cell": ("l.csv", b"confidence,correct\n" + b"1" * 200_000 + b",1\n", "must lie in"),
+    "pipe": ("p.npz", lambda path: os.mkfifo(path), "regular file"),
+    "not arrays": ("z.npz", text_member, "not an array"),
+    "vast": ("v.npz", vast, "memory"),
     "lists and plain": (
-        bad("m.parquet", saved_parquet(logits_0=[[1.0], [2.0], [3.0]], logits_1=[1.0, 2.0, 3.0], target=[0, 1, 1])),
-        "must hold plain numbers",
+        "m.parquet", saved_parquet(logits_0=[[1.0], [2.0], [3.0]], logits_1=[1.0, 2.0, 3.0], target=[0, 1, 1]),
+        "plain numbers",
     ),
-    "classes": (bad("c.csv", ROW), "no 'logits_1': number them from 0"),
-    "not parquet": (bad("p.parquet", b"PAR1 but no"), "is not a Parquet file"),
-    "nulls": (bad("p.parquet", saved_parquet(confidence=[0.5, None, 0.2], correct=[1, 0, 1])), "1 empty value:"),
-    "ragged": (bad("p.parquet", saved_parquet(logits=[[1.0], [1.0, 2], [3.0]], target=[0, 0, 1])), "one length"),
-    "strings": (bad("p.parquet", saved_parquet(confidence=["a", "b", "c"], correct=[1, 0, 1])), "row 1 has 'a'"),
+    "classes": ("c.csv", ROW, "'logits_1'"),
+    "not parquet": ("p.parquet", b"PAR1 but no", "Parquet"),
+    "nulls": ("p.parquet", saved_parquet(confidence=[0.5, None, 0.2], correct=[1, 0, 1]), "1 empty value:"),
+    "ragged": ("p.parquet", saved_parquet(logits=[[1.0], [1.0, 2], [3.0]], target=[0, 0, 1]), "one length"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_defect_is_named_in_one_line(tmp_path: Path, name: str) -> None:
-    make, message = BAD[name]
-    path = make(tmp_path)
+    file, content, message = BAD[name]
+    path = tmp_path / file
+    if callable(content):
+        content(path)
+    else:
+        path.write_bytes(content)
     with pytest.raises(FileError, match=message) as caught:
         read_predictions(path)
     assert str(caught.value).startswith(f"{path}: ")
@@ -250,17 +225,23 @@ def test_probabilities_survive_a_round_trip(tmp_path: Path, suffix: str, kind: t
     assert [found.name for found in path.parent.iterdir()] == [path.name]
 
 
-def test_nothing_is_left_of_a_write_that_fails(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "raised"), [(KeyboardInterrupt(), KeyboardInterrupt), (OSError(28, "No space left on device"), FileError)]
+)
+def test_nothing_is_left_of_a_write_that_fails(
+    tmp_path: Path, error: BaseException, raised: type[BaseException]
+) -> None:
     path = tmp_path / "result.txt"
     path.write_text("before")
 
     def interrupted() -> None:
         with whole_or_not_at_all(path) as temporary:
             temporary.write_text("half")
-            raise KeyboardInterrupt
+            raise error
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(raised) as caught:
         interrupted()
+    assert raised is not FileError or "result.txt" in str(caught.value)
     assert path.read_text() == "before"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -273,21 +254,9 @@ def test_a_link_is_followed_and_a_device_refused(tmp_path: Path) -> None:
     write_predictions(link, P, TARGET)
     assert link.is_symlink()
     assert len(read_predictions(target)) == 40
-    with pytest.raises(FileError, match="is not a regular file"):
+    with pytest.raises(FileError, match="regular file"):
         write_predictions(pipe, P, TARGET)
     assert pipe.is_fifo()
-
-
-def test_a_failed_write_names_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "full.txt"
-
-    def full() -> None:
-        with whole_or_not_at_all(path):
-            raise OSError(28, "No space left on device")
-
-    with pytest.raises(FileError, match=r"full\.txt: cannot be written: No space left on device"):
-        full()
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_name_that_is_the_default_still_chooses(tmp_path: Path) -> None:
@@ -296,12 +265,6 @@ def test_a_name_that_is_the_default_still_chooses(tmp_path: Path) -> None:
     assert read_predictions(path).logits is not None
     assert read_predictions(path, Columns(confidence="confidence")).classes is None
     assert read_predictions(path, Columns(probabilities="probabilities")).logits is None
-
-
-def test_headers_may_be_quoted_over_lines_and_follow_blank_ones(tmp_path: Path) -> None:
-    path = tmp_path / "odd.csv"
-    path.write_text('\n"a\nnote",confidence,correct\n1,0.9,true\n2,0.5,1\n3,0.7,0\n')
-    assert read_predictions(path).correct.tolist() == [True, True, False]
 
 
 def test_a_written_file_has_the_permissions_of_any_other(tmp_path: Path) -> None:

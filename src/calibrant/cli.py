@@ -92,12 +92,12 @@ def evaluate(
         names: Names of arrays and columns.
     """
     from calibrant.commands.evaluate import AuditOptions, evaluate_files
-    from calibrant.commands.monitor import Watch, parsed
+    from calibrant.commands.monitor import Watch, parse_condition
 
     if not files:
         raise ValueError("give at least one file of predictions")
     groups = tuple(column for given in group for column in given.split(",") if column)
-    watch = Watch(groups, time, baseline, tuple(map(parsed, fail_if)), history)
+    watch = Watch(groups, time, baseline, tuple(map(parse_condition, fail_if)), history)
     options = AuditOptions(names, bins, convention, draws, seed, margin / 100, engine, memory_limit, watch)
     failed = evaluate_files(files, options, report=report, as_json=json)
     if failed:

@@ -6,8 +6,7 @@ import copy
 import math
 import numbers
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -91,7 +90,7 @@ class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  #
         calibrator = unfitted(self.method)
         values, y = validate_data(self, X, y, dtype=np.float64)
         labels = checked_labels(y)
-        weights = None if sample_weight is None else checked_weight(sample_weight, (len(labels),))
+        weights = None if sample_weight is None else checked_weight(sample_weight, labels.shape)
         self.classes_ = self._column_labels(labels, values.shape[1])
         self.calibrator_ = fitted_calibrator(calibrator, self._logits(values), labels, weights, self.classes_)
         return self
@@ -230,15 +229,15 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         unfitted(self.method)  # a wrong method is reported before anything is trained
         X, y = indexable(X, y)
         labels = checked_labels(y)
-        weights = None if sample_weight is None else checked_weight(sample_weight, (len(labels),))
+        weights = None if sample_weight is None else checked_weight(sample_weight, labels.shape)
         kept = np.arange(len(labels)) if weights is None else np.flatnonzero(weights)
         checked_labels(labels[kept])
         frozen = isinstance(self.estimator, FrozenEstimator)
         self.classes_ = _all_classes(labels, self.estimator.classes_ if frozen else None)
         if frozen:
-            scorer = _Scorer(self.estimator, self.classes_, len(kept))
-            part = scorer, scorer.scores(X if len(kept) == len(labels) else _rows(X, kept))
-            self.calibrated_classifiers_ = [self._calibrated(scorer, [part], labels, weights, kept)]
+            model = CalibratedModel(self.estimator, self.classes_, len(kept))
+            part = model, model.scores(X if len(kept) == len(labels) else _rows(X, kept))
+            self.calibrated_classifiers_ = [self._calibrated(model, [part], labels, weights, kept)]
         else:
             self.calibrated_classifiers_ = self._fit_folds(X, labels, weights, kept, fit_params)
         self._report()
@@ -297,14 +296,16 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
 
     def _calibrated(
         self,
-        scorer: "_Scorer",
-        parts: "list[tuple[_Scorer, Array]]",
+        model: "CalibratedModel",
+        parts: "list[tuple[CalibratedModel, Array]]",
         labels: Array,
         weights: Array | None,
         rows: Array,
     ) -> "CalibratedModel":
         """Fit a calibrator for one classifier on scores of these rows by it, or by others that were trained like it."""
-        scale = _scale([of for of, _ in parts], [scores for _, scores in parts])
+        scale = 1.0
+        if not hasattr(model.estimator, "predict_proba"):
+            scale = max(1.0, max(float(np.abs(scores).max()) for _, scores in parts) / LARGEST_DECISION)
         logits = np.concatenate([of.logits(scores, scale) for of, scores in parts])
         if weights is not None:
             # With a mean below 1, as if they sum to 1, they cannot be numbers of copies: a prior would outweigh them.
@@ -312,7 +313,7 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)  # those of all folds are reported together
             calibrator = fitted_calibrator(unfitted(self.method), logits, labels[rows], weights, self.classes_)
-        return CalibratedModel(scorer, calibrator, scale)
+        return replace(model, scale=scale, calibrator=calibrator)
 
     def _report(self) -> None:
         models = self.calibrated_classifiers_
@@ -367,13 +368,27 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         return [(kept[train], kept[test]) for train, test in splits]
 
 
-@dataclass
-class _Scorer:
-    """A fitted classifier that gives logits of all classes, including those that it was not trained on."""
+@dataclass(frozen=True)
+class CalibratedModel:
+    """A fitted classifier and the calibrator of its predictions, of all classes that the data have.
+
+    Attributes:
+        estimator: The fitted classifier.
+        classes: Sorted labels of all classes, including those that it was not trained on.
+        samples: Number of samples that it was trained on.
+        scale: What its scores are divided by.
+        calibrator: The fitted calibrator; None until it is fitted.
+    """
 
     estimator: Any
-    classes: Array  # sorted labels of all classes
-    samples: int  # number of samples that the classifier was trained on
+    classes: Array
+    samples: int
+    scale: float = 1.0
+    calibrator: Any = None
+
+    def predict_proba(self, x: Any) -> Array:
+        """Return calibrated probabilities, ``(N, C)``."""
+        return np.asarray(self.calibrator.predict_proba(self.logits(self.scores(x), self.scale)))
 
     def scores(self, x: Any) -> Array:
         """Log-probabilities, or decision values of an arbitrary unit; a column for each class of the classifier."""
@@ -425,47 +440,23 @@ class _Scorer:
         return values
 
 
-@dataclass
-class CalibratedModel:
-    """A fitted classifier and the calibrator of its predictions."""
-
-    scorer: _Scorer
-    calibrator: Calibrator
-    scale: float
-
-    @property
-    def estimator(self) -> Any:
-        """The fitted classifier."""
-        return self.scorer.estimator
-
-    def predict_proba(self, x: Any) -> Array:
-        """Return calibrated probabilities, ``(N, C)``."""
-        logits = self.scorer.logits(self.scorer.scores(x), self.scale)
-        return np.asarray(self.calibrator.predict_proba(logits))
-
-
 def _decision_values(estimator: Any, x: Any) -> Array:
     """Decision values with a column for each of two classes too."""
     values = np.asarray(estimator.decision_function(x), dtype=np.float64)
     return np.stack((np.zeros_like(values), values), axis=1) if values.ndim == 1 else values
 
 
-def _scale(scorers: Sequence[_Scorer], scores: Sequence[Array]) -> float:
-    """What the scores of classifiers of one kind are divided by: 1 for log-probabilities."""
-    if hasattr(scorers[0].estimator, "predict_proba"):
-        return 1.0
-    return max(1.0, max(float(np.abs(part).max()) for part in scores) / LARGEST_DECISION)
-
-
 def _fold(
     estimator: Any, X: Any, labels: Array, train: Array, test: Array, metadata: dict[str, Any], classes: Array
-) -> tuple[_Scorer, Array]:
+) -> tuple[CalibratedModel, Array]:
     """Train a classifier without a fold, and score the fold."""
-    scorer = _trained(estimator, X, labels, train, metadata, classes)
-    return scorer, scorer.scores(_rows(X, test))
+    model = _trained(estimator, X, labels, train, metadata, classes)
+    return model, model.scores(_rows(X, test))
 
 
-def _trained(estimator: Any, X: Any, labels: Array, train: Array, metadata: dict[str, Any], classes: Array) -> _Scorer:
+def _trained(
+    estimator: Any, X: Any, labels: Array, train: Array, metadata: dict[str, Any], classes: Array
+) -> CalibratedModel:
     """Train a classifier on some samples."""
     if not np.array_equal(train, np.arange(len(labels))):
         metadata = {
@@ -473,7 +464,7 @@ def _trained(estimator: Any, X: Any, labels: Array, train: Array, metadata: dict
             for name, value in metadata.items()
         }
         X, labels = _rows(X, train), labels[train]
-    return _Scorer(estimator.fit(X, labels, **metadata), classes, len(labels))
+    return CalibratedModel(estimator.fit(X, labels, **metadata), classes, len(labels))
 
 
 def _rows(data: Any, indices: Array) -> Any:

@@ -80,6 +80,11 @@ def test_conditions_set_the_exit_status(
     assert (found.status, bool(found.error)) == (status, bool(status))
 
 
+def test_conditions_hold_beyond_memory_too(risks: Path, capsys: Screen) -> None:
+    for condition, status in (("rejected", 1), ("ece > 0.5", 0)):
+        assert evaluate(capsys, risks, "--engine", "duckdb", "--fail-if", condition).status == status
+
+
 def test_a_score_that_the_file_does_not_have_fails(tmp_path: Path, capsys: Screen) -> None:
     rng = np.random.default_rng(0)
     pairs = write(tmp_path / "pairs.csv", {"confidence": rng.random(100), "correct": rng.integers(2, size=100)})
@@ -142,23 +147,14 @@ def test_a_history_grows_by_a_row_a_run(risks: Path, baseline: Path, tmp_path: P
 def test_a_history_never_overwrites_another_file(
     risks: Path, baseline: Path, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch, capsys: Screen
 ) -> None:
-    given, history = risks, tmp_path / "link.csv"
     monkeypatch.chdir(tmp_path)
-    match how:
-        case "itself":
-            history = risks
-        case "relative":
-            history = Path("risks.csv")
-        case "symlink":
-            history.symlink_to(risks)
-        case "hard link":
-            history.hardlink_to(risks)
-        case "baseline":
-            history.symlink_to(baseline)
-        case "in a folder":
-            (tmp_path / "parts").mkdir()
-            history = write(tmp_path / "parts" / "a.csv", {"y_prob": [0.1, 0.7, 0.4], "y_true": [0, 1, 1]})
-            given = tmp_path / "parts"
+    Path("link.csv").symlink_to(risks)
+    Path("hard.csv").hardlink_to(risks)
+    (tmp_path / "parts").mkdir()
+    part = write(tmp_path / "parts" / "a.csv", {"y_prob": [0.1, 0.7, 0.4], "y_true": [0, 1, 1]})
+    history = {"itself": risks, "relative": Path("risks.csv"), "symlink": Path("link.csv"),
+               "hard link": Path("hard.csv"), "baseline": baseline, "in a folder": part}[how]  # fmt: skip
+    given = part.parent if how == "in a folder" else risks
     before = history.read_bytes()
     shell.refused(capsys, "choose another --history", "evaluate", given, "--baseline", baseline, "--history", history)
     assert history.read_bytes() == before

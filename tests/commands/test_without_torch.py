@@ -1,24 +1,13 @@
 """Every command of the audit side runs where torch is not installed."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 
-PROGRAM = """
-import json, sys, warnings
-from importlib.machinery import PathFinder
-find = PathFinder.find_spec
-PathFinder.find_spec = lambda name, *more: None if name == "torch" else find(name, *more)
-from calibrant.cli import main
-for command in json.loads(sys.argv[1]):
-    try:
-        main(command.split())
-    except SystemExit as ended:
-        if ended.code:
-            print(command, ended.code, file=sys.stderr)
+from tests.shell import run_without
+
+SKLEARN = """
+import warnings
 from calibrant.sklearn import PredictionCalibrator
 warnings.simplefilter("ignore")
 PredictionCalibrator("temperature").fit([[0.0, 3.0], [2.0, 0.0]] * 20, [1, 1, 0, 0] * 10).predict_proba([[0.0, 1.0]])
@@ -47,12 +36,9 @@ def test_files_are_audited_recalibrated_and_watched_without_torch(tmp_path: Path
         "apply new.csv --calibrator prior.safetensors --out out.npz",
         "train --recipe digits",
     ]
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(commands)], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 0, ended.stderr
-    lab, status = ended.stderr.splitlines()
-    assert "needs the extra lab, for torch: pip install 'calibrant[lab]'" in lab
-    assert status == "train --recipe digits 2"
+    *audits, (error, status) = run_without(["torch"], commands, tmp_path, SKLEARN)
+    assert audits == [("", 0)] * (len(commands) - 1)
+    assert "pip install 'calibrant[lab]'" in error
+    assert status == 2
     written = {"page.html", "history.csv", "new-calibrated.csv", "auto.safetensors", "out.parquet", "out.npz"}
     assert written <= {path.name for path in tmp_path.iterdir()}

@@ -17,6 +17,7 @@ import numpy as np
 
 from calibrant_lab.sweeps.run import run
 from calibrant_lab.sweeps.sweep import Sweep
+from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.local_executor import Ended, Executor, LocalExecutor
 from calibrant_lab.trials.store import Store, Trial
 
@@ -37,6 +38,13 @@ def collect(executor: Executor, number: int = 1) -> list[Ended]:
 
     until(enough)
     return ended
+
+
+def carried_out(executor: Executor, *trials: Configuration) -> list[Ended]:
+    """Submit trials, and wait until all have ended."""
+    for one in trials:
+        executor.submit(one)
+    return collect(executor, len(trials))
 
 
 def begin(folder: Path, *arguments: str) -> "subprocess.Popen[str]":

@@ -169,6 +169,14 @@ def noisy(samples: int, classes: int, *, target_seed: int, seed: int) -> Predict
     return Predicted(3 * (torch.nn.functional.one_hot(target, classes) + 0.7 * noise), target)
 
 
+def ece(probabilities: np.ndarray, target: np.ndarray) -> float:
+    """The ECE of predictions in the paper's bins, by its formula."""
+    confidence, right = probabilities.max(1), probabilities.argmax(1) == target
+    bins = np.ceil(confidence * 20)
+    gaps = [abs((right[bins == one] - confidence[bins == one]).sum()) for one in np.unique(bins)]
+    return float(sum(gaps)) / len(target)
+
+
 @contextmanager
 def held_by_another_process(trial: Trial) -> Iterator[None]:
     """Keep a trial's lock in a process of its own for a while."""

@@ -13,10 +13,10 @@ from calibrant_lab.methods import METHODS, method
 from calibrant_lab.recipes import RECIPES, recipe
 from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.trials.configuration import configure
-from calibrant_lab.trials.local_executor import Executor, LocalExecutor
+from calibrant_lab.trials.local_executor import Ended, Executor, LocalExecutor
 from calibrant_lab.trials.ray_executor import RayExecutor
 from calibrant_lab.trials.store import Store
-from tests.lab.interrupted_sweep import collect
+from tests.lab.interrupted_sweep import carried_out
 from tests.lab.stores import own_recipe
 from tests.shell import run
 
@@ -145,9 +145,7 @@ def run_two(executor: Executor, store: Store, plugin: str) -> None:
     """One trial of the import path, one of the file, both with an objective from outside."""
     trials = [configure(f"{plugin}:rows", f"{plugin}:Gap"), configure(f"./{plugin}.py:rows", f"./{plugin}.py:Gap")]
     try:
-        for trial in trials:
-            executor.submit(trial)
-        endings = {one.configuration: one.ending for one in collect(executor, 2)}
+        endings = {one.configuration: one.ending for one in carried_out(executor, *trials)}
     finally:
         executor.stop()
     assert endings == dict.fromkeys(trials, "done"), [store.trial(trial).failure() for trial in trials]
@@ -164,8 +162,7 @@ def test_worker_processes_load_them_by_themselves(plugin: str) -> None:
     # A file that changed since fails its trial and not the worker.
     Path(f"{plugin}.py").write_text("rows = 1 / 0\n")
     executor = LocalExecutor(store.folder, None, workers=1, accelerator="cpu")
-    executor.submit(trial)
-    assert [one.ending for one in collect(executor)] == ["failed"]
+    assert carried_out(executor, trial) == [Ended(trial, "failed")]
     executor.stop()
     assert "ZeroDivisionError" in (store.trial(trial).failure() or "")
 

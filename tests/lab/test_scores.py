@@ -4,7 +4,6 @@ import io
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -13,7 +12,7 @@ import calibrant as cal
 from calibrant_lab.catalogue import list_recipes, show_recipe
 from calibrant_lab.score_table import mean_and_spread, print_whole, score_table
 from calibrant_lab.scores import KEPT, MetricError, Predicted, best_temperature, column, score, scores_of
-from tests.lab.stores import noisy, scores
+from tests.lab.stores import ece, noisy, scores
 
 VALIDATION, TEST = (noisy(400, 3, target_seed=seed, seed=seed) for seed in (1, 2))
 PERFECT = Predicted(20 * torch.eye(3), torch.arange(3))
@@ -24,12 +23,8 @@ def test_the_kept_columns_are_those_of_the_paper() -> None:
     found = scores_of(VALIDATION, TEST)
     assert tuple(found) == KEPT
     logits, target = TEST
-    probabilities = logits.double().softmax(1).numpy()
-    confidence, right = probabilities.max(1), probabilities.argmax(1) == target.numpy()
-    bins = np.ceil(confidence * 20).astype(int)
-    ece = sum(abs((right[bins == b] - confidence[bins == b]).sum()) for b in np.unique(bins)) / len(target)
-    assert found["accuracy"] == pytest.approx(right.mean())
-    assert found["ece"] == pytest.approx(ece, abs=1e-9)
+    assert found["accuracy"] == pytest.approx(float((logits.argmax(1) == target).float().mean()))
+    assert found["ece"] == pytest.approx(ece(logits.double().softmax(1).numpy(), target.numpy()), abs=1e-9)
     assert found["nll"] == pytest.approx(float(torch.nn.functional.cross_entropy(logits.double(), target)))
     scaled = cal.posthoc.TemperatureScaling(strict=True).fit(*VALIDATION)(logits)
     assert found["ece+temperature"] == pytest.approx(score("ece", Predicted(scaled, target)))

@@ -23,13 +23,17 @@ TABLE: dict[float, list[tuple[float, float]]] = {
 
 
 class Runs:
-    def __init__(self, table: dict[float, list[tuple[float, float]]] = TABLE, failing: Any = ()) -> None:
-        self.table, self.failing = table, failing
+    def __init__(
+        self, table: dict[float, list[tuple[float, float]]] = TABLE, failing: Any = (), most: int = 100
+    ) -> None:
+        self.table, self.failing, self.most = table, failing, most
         self.done: list[tuple[float, int]] = []
 
     def __call__(self, weight: float, seed: int) -> dict[str, float]:
         if (weight, seed) in self.failing:
             raise ArithmeticError("the loss\nis NaN")
+        if len(self.done) == self.most:
+            raise KeyboardInterrupt
         self.done.append((weight, seed))
         accuracy, ece = self.table[weight][seed]
         return {"accuracy": accuracy, "ece": ece}
@@ -87,15 +91,8 @@ def test_logits_are_scored_as_the_metrics_do() -> None:
 
 def test_an_interrupted_search_goes_on(tmp_path: Path) -> None:
     store = tmp_path / "search.json"
-
-    class InterruptedRuns(Runs):
-        def __call__(self, weight: float, seed: int) -> dict[str, float]:
-            if len(self.done) == 3:
-                raise KeyboardInterrupt
-            return super().__call__(weight, seed)
-
     with pytest.raises(KeyboardInterrupt):
-        search(InterruptedRuns(), [1, 2, 3], seeds=2, store=store)
+        search(Runs(most=3), [1, 2, 3], seeds=2, store=store)
     assert len(json.loads(store.read_text())["runs"]) == 3
     later = Runs()
     result = search(later, [1, 2, 3], seeds=2, store=store)

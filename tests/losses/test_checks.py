@@ -18,29 +18,26 @@ LOGITS, TARGET = torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), 
 NAN, INF = LOGITS.clone(), LOGITS.clone()
 NAN[2, 1], INF[5, 0] = torch.nan, -torch.inf
 
+# Logits and target, the error, and a key of its message.
 BAD_BATCHES: dict[str, tuple[Any, Any, type[Exception], str]] = {
-    "NaN logits": (NAN, TARGET, ValueError, "logits must be finite, got NaN or infinity in 1 of 8 samples: lower"),
-    "infinite logits": (INF, TARGET, ValueError, "logits must be finite"),
-    "label too large": (
-        LOGITS,
-        TARGET + 1,
-        ValueError,
-        r"0\.\.2 for 3 classes, got labels from 1 to 3: number the classes",
-    ),
-    "negative label": (LOGITS, TARGET - 1, ValueError, "got labels from -1 to 1"),
-    "binary label 2": (LOGITS[:, 0], TARGET, ValueError, r"0\.\.1 for 2 classes, got labels from 0 to 2"),
-    "target too short": (LOGITS, TARGET[:-1], ValueError, r"shape \(8,\) for logits of shape \(8, 3\), got \(7,\)"),
-    "target not flat": (LOGITS, TARGET[:, None], ValueError, r"shape \(8,\) .* got \(8, 1\)"),
-    "one-hot target": (LOGITS, torch.eye(3, dtype=torch.long)[TARGET], ValueError, r"got \(8, 3\): it looks one-hot"),
-    "float target": (LOGITS, TARGET.float(), TypeError, r"integer class indices, got torch.float32: call target.long"),
-    "integer logits": (LOGITS.long(), TARGET, TypeError, r"floating point, got torch.int64: call logits.float"),
-    "numpy logits": (LOGITS.numpy(), TARGET, TypeError, r"must be a torch.Tensor, got ndarray: use torch.as_tensor"),
-    "numpy target": (LOGITS, np.arange(8) % 3, TypeError, "target must be a torch.Tensor, got ndarray"),
-    "list target": (LOGITS, [0, 1, 2], TypeError, "target must be a torch.Tensor, got list"),
-    "scalar logits": (LOGITS[0, 0], TARGET[0], ValueError, "got a 0-d tensor"),
+    "NaN logits": (NAN, TARGET, ValueError, "in 1 of 8 samples"),
+    "infinite logits": (INF, TARGET, ValueError, "finite"),
+    "label too large": (LOGITS, TARGET + 1, ValueError, r"0\.\.2 for 3 classes.* from 1 to 3"),
+    "negative label": (LOGITS, TARGET - 1, ValueError, "from -1 to 1"),
+    "binary label 2": (LOGITS[:, 0], TARGET, ValueError, r"0\.\.1 for 2 classes.* from 0 to 2"),
+    "target too short": (LOGITS, TARGET[:-1], ValueError, r"\(8,\) .* \(8, 3\), got \(7,\)"),
+    "target not flat": (LOGITS, TARGET[:, None], ValueError, r"got \(8, 1\).*target\.squeeze\(1\)"),
+    "float target": (LOGITS, TARGET.float(), TypeError, r"torch.float32: call target.long"),
+    "integer logits": (LOGITS.long(), TARGET, TypeError, r"torch.int64: call logits.float"),
+    "numpy logits": (LOGITS.numpy(), TARGET, TypeError, r"got ndarray: use torch.as_tensor"),
+    "numpy target": (LOGITS, np.arange(8) % 3, TypeError, "target .*got ndarray"),
+    "list target": (LOGITS, [0, 1, 2], TypeError, "target .*got list"),
+    "scalar logits": (LOGITS[0, 0], TARGET[0], ValueError, "0-d"),
     "no class": (LOGITS[:, :0], TARGET, ValueError, "at least one class"),
-    "empty batch": (LOGITS[:0], TARGET[:0], ValueError, "at least .* sample"),
-    "other device": (LOGITS, TARGET.to("meta"), ValueError, "target is on meta but logits on cpu: move"),
+    "empty batch": (LOGITS[:0], TARGET[:0], ValueError, r"at least \d sample.*got 0"),
+    "other device": (LOGITS, TARGET.to("meta"), ValueError, "meta .* on cpu"),
+    "an object": (SimpleNamespace(logits=LOGITS), TARGET, TypeError, r"outputs\.logits"),
+    "a dict": ({"logits": LOGITS}, TARGET, TypeError, r"outputs\.logits"),
 }
 
 
@@ -55,14 +52,14 @@ def test_bad_batches_are_named(name: str, bad: str) -> None:
 @pytest.mark.parametrize("name", MODULES)
 def test_bad_masks_are_named(name: str) -> None:
     module = MODULES[name]()
-    with pytest.raises(TypeError, match=r"mask must be boolean .* got torch.int64: call mask.bool"):
+    with pytest.raises(TypeError, match=r"torch.int64: call mask.bool"):
         module(LOGITS, TARGET, mask=torch.ones(8, dtype=torch.long))
-    with pytest.raises(ValueError, match=r"mask must have shape \(8,\) to match target, got \(7,\)"):
+    with pytest.raises(ValueError, match=r"mask .*\(8,\) .*\(7,\)"):
         module(LOGITS, TARGET, mask=torch.ones(7, dtype=torch.bool))
 
 
 def test_too_few_samples_say_what_to_do() -> None:
-    message = "ESD needs at least 3 samples, got 2: raise the calibration batch size or set drop_last=True"
+    message = "ESD .*3 samples, got 2: .*drop_last=True"
     with pytest.raises(ValueError, match=message):
         cal.ESDLoss()(LOGITS[:2], TARGET[:2])
     with pytest.raises(ValueError, match=message):
@@ -71,7 +68,7 @@ def test_too_few_samples_say_what_to_do() -> None:
         cal.ESDLoss()(LOGITS[:2], TARGET[:2], mask=torch.ones(2, dtype=torch.bool))
     with pytest.raises(ValueError, match=message):
         F.esd(torch.rand(2), torch.ones(2), mask=torch.ones(2, dtype=torch.bool))
-    with pytest.raises(ValueError, match="MMCE needs at least 2 samples, got 1"):
+    with pytest.raises(ValueError, match=r"MMCE .*2 samples, got 1"):
         cal.MMCELoss(unbiased=True)(LOGITS[:1], TARGET[:1])
     assert cal.MMCELoss()(LOGITS[:1], TARGET[:1]).isfinite()
     assert cal.ESDLoss()(LOGITS[:3], TARGET[:3]).isfinite()
@@ -80,17 +77,17 @@ def test_too_few_samples_say_what_to_do() -> None:
 Z, C = torch.tensor([0.2, 0.5, 0.9, 0.7]), torch.tensor([0, 1, 1, 0])
 PAIR_FUNCTIONS = [F.esd, F.mmce, F.mmce_weighted, F.soft_binned_ece, F.ece, F.dca]
 BAD_PAIRS: dict[str, tuple[Any, Any, type[Exception], str]] = {
-    "logits for confidence": (Z * 10, C, ValueError, r"confidence must lie in \[0, 1\], got values from 2 to 9: pass"),
+    "logits for confidence": (Z * 10, C, ValueError, r"\[0, 1\].* from 2 to 9"),
     "negative confidence": (Z - 0.5, C, ValueError, r"from -0.3 to 0.4"),
-    "NaN confidence": (Z / torch.tensor([1, 0, 1, 0]) * 0, C, ValueError, "got NaN|check for NaN"),
-    "integer confidence": (C, C, TypeError, "confidence must be floating point, got torch.int64"),
+    "NaN confidence": (Z / torch.tensor([1, 0, 1, 0]) * 0, C, ValueError, "without NaN"),
+    "integer confidence": (C, C, TypeError, "confidence .*torch.int64"),
     "array confidence": (Z.numpy(), C, TypeError, "got ndarray"),
     "array correct": (Z, C.numpy(), TypeError, "got ndarray"),
-    "correct not 0 or 1": (Z, C * 2, ValueError, r"correct must hold only 0 \(wrong\) and 1 \(right\)"),
-    "correct NaN": (Z, C * torch.nan, ValueError, "correct must hold only"),
-    "correct infinite": (Z, C.float() / 0.0, ValueError, "correct must hold only"),
-    "lengths differ": (Z, C[:3], ValueError, r"shape \(4,\) to match confidence, got \(3,\)"),
-    "0-d": (Z[0], C[0], ValueError, "at least one dimension"),
+    "correct not 0 or 1": (Z, C * 2, ValueError, "correct must hold"),
+    "correct NaN": (Z, C * torch.nan, ValueError, "correct must hold"),
+    "correct infinite": (Z, C.float() / 0.0, ValueError, "correct must hold"),
+    "lengths differ": (Z, C[:3], ValueError, r"\(4,\) .* \(3,\)"),
+    "0-d": (Z[0], C[0], ValueError, "0-d"),
 }
 
 
@@ -102,49 +99,77 @@ def test_bad_pairs_are_named(function: Callable[[Tensor, Tensor], Tensor], bad: 
         function(confidence, correct)
 
 
-BAD_OPTIONS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
-    "view": (lambda: cal.ESDLoss(view="classwise"), ValueError, "'class-wise', 'multi-label', got 'classwise'"),  # type: ignore[arg-type]
-    "bandwidth": (lambda: cal.MMCELoss(0.0), ValueError, "bandwidth must be"),
-    "bandwidth NaN": (lambda: F.mmce(Z, C, float("nan")), ValueError, "bandwidth must be"),
-    "bandwidth text": (lambda: F.mmce(Z, C, "0.4"), TypeError, "bandwidth must be a number, got str"),  # type: ignore[arg-type]
-    "bins": (lambda: cal.ECELoss(0), ValueError, "bins must be at least 1 and at most 1000000, got 0"),
-    "bins float": (lambda: F.ece(Z, C, 15.0), TypeError, "bins must be a whole number, got float"),  # type: ignore[arg-type]
-    "temperature": (lambda: cal.SoftBinnedECELoss(temperature=0), ValueError, "temperature must be at least 1e-08"),
-    "norm too large": (lambda: cal.SoftBinnedECELoss(norm=40), ValueError, "norm must be at least 1 and at most 16"),
-    "bandwidth huge": (lambda: cal.MMCELoss(10**400), ValueError, "bandwidth must be"),
-    "bins huge": (lambda: cal.ECELoss(10**30), ValueError, "bins must be"),
-    "norm": (lambda: cal.SoftBinnedECELoss(norm=0.5), ValueError, "norm must be at least 1"),
+Call = Callable[[], object]
+
+
+def weighted(weight: Any) -> Call:
+    return lambda: cal.ESDLoss()(LOGITS, TARGET, sample_weight=weight)
+
+
+def labels(target: Any, logits: Tensor = LOGITS, **options: Tensor) -> Call:
+    return lambda: cal.ESDLoss(view="multi-label")(logits, target, **options)
+
+
+ONES = torch.ones(8, 3)
+BAD: dict[str, tuple[Call, type[Exception], str]] = {
+    "view": (lambda: cal.ESDLoss(view="classwise"), ValueError, "'multi-label', got 'classwise'"),  # type: ignore[arg-type]
+    "bandwidth": (lambda: cal.MMCELoss(0.0), ValueError, "bandwidth"),
+    "bandwidth NaN": (lambda: F.mmce(Z, C, float("nan")), ValueError, "bandwidth"),
+    "bandwidth text": (lambda: F.mmce_weighted(Z, C, "0.4"), TypeError, "bandwidth .*got str"),  # type: ignore[arg-type]
+    "bins": (lambda: cal.ECELoss(0), ValueError, "bins .*got 0"),
+    "bins float": (lambda: F.ece(Z, C, 15.0), TypeError, "bins .*got float"),  # type: ignore[arg-type]
+    "temperature": (lambda: cal.SoftBinnedECELoss(temperature=0), ValueError, "temperature"),
+    "norm": (lambda: cal.SoftBinnedECELoss(norm=0.5), ValueError, "norm"),
     "form": (lambda: cal.SoftBinnedECELoss(form="soft"), ValueError, "'label-binned', 'binned'"),  # type: ignore[arg-type]
-    "threshold": (lambda: cal.AvUCLoss(-1), ValueError, "threshold must be at least 0"),
-    "soft threshold": (lambda: cal.SoftAvUCLoss(1.0), ValueError, "threshold must be above 0 and below 1"),
-    "gamma": (lambda: cal.FocalLoss(-1), ValueError, "gamma must be at least 0"),
+    "threshold": (lambda: cal.AvUCLoss(-1), ValueError, "threshold"),
+    "soft threshold": (lambda: cal.SoftAvUCLoss(1.0), ValueError, "threshold"),
+    "gamma": (lambda: cal.FocalLoss(-1), ValueError, "gamma"),
     "gamma name": (lambda: cal.FocalLoss("flsd"), ValueError, "'flsd-53'"),  # type: ignore[arg-type]
-    "dual gamma": (lambda: cal.DualFocalLoss(float("inf")), ValueError, "gamma must be"),
-    "smoothing": (lambda: cal.LabelSmoothingLoss(1.0), ValueError, "smoothing must be at least 0 and below 1"),
+    "dual gamma": (lambda: cal.DualFocalLoss(float("inf")), ValueError, "gamma"),
+    "smoothing": (lambda: cal.LabelSmoothingLoss(1.0), ValueError, "smoothing"),
     "spread": (lambda: cal.LabelSmoothingLoss(spread="none"), ValueError, "'all', 'others'"),  # type: ignore[arg-type]
-    "bsce-gra gamma": (lambda: cal.BSCEGRALoss(-1), ValueError, "gamma must be at least 0"),
-    "bsce-gra norm": (lambda: cal.BSCEGRALoss(norm=0.5), ValueError, "norm must be at least 1"),
-    "logit norm": (lambda: cal.LogitNormLoss(0), ValueError, "temperature must be at least 0.0001"),
-    "adafocal bins": (lambda: cal.AdaFocalLoss(0), ValueError, "bins must be at least 1"),
-    "adafocal gamma": (lambda: cal.AdaFocalLoss(gamma=30), ValueError, "gamma must be at least -2 and at most 20"),
-    "cals margin": (lambda: cal.CALSLoss(0), ValueError, "margin must be at least 0.1"),
-    "cals rho": (lambda: cal.CALSLoss(rho=2, rho_max=1), ValueError, "rho_max must be at least 2"),
-    "kde bandwidth": (lambda: cal.ECEKDELoss(0), ValueError, "bandwidth must be at least 1e-06"),
-    "kde view": (lambda: cal.ECEKDELoss(view="class-wise"), ValueError, "'canonical', 'top-label', got 'class-wise'"),  # type: ignore[arg-type]
-    "margin": (lambda: cal.MarginLabelSmoothingLoss(margin=-1), ValueError, "margin must be at least 0"),
+    "bsce-gra gamma": (lambda: cal.BSCEGRALoss(-1), ValueError, "gamma"),
+    "bsce-gra norm": (lambda: cal.BSCEGRALoss(norm=0.5), ValueError, "norm"),
+    "logit norm": (lambda: cal.LogitNormLoss(0), ValueError, "temperature"),
+    "adafocal bins": (lambda: cal.AdaFocalLoss(0), ValueError, "bins"),
+    "adafocal gamma": (lambda: cal.AdaFocalLoss(gamma=30), ValueError, "gamma .*20"),
+    "cals margin": (lambda: cal.CALSLoss(0), ValueError, "margin"),
+    "cals rho": (lambda: cal.CALSLoss(rho=2, rho_max=1), ValueError, "rho_max .*2"),
+    "kde bandwidth": (lambda: cal.ECEKDELoss(0), ValueError, "bandwidth"),
+    "kde view": (lambda: cal.ECEKDELoss(view="class-wise"), ValueError, "'top-label', got 'class-wise'"),  # type: ignore[arg-type]
+    "margin": (lambda: cal.MarginLabelSmoothingLoss(margin=-1), ValueError, "margin"),
+    "negative weight": (weighted(torch.arange(8) - 1.0), ValueError, "sample_weight .*from -1 to 6"),
+    "NaN weight": (weighted(torch.full((8,), torch.nan)), ValueError, "sample_weight .*finite"),
+    "infinite weight": (weighted(torch.full((8,), torch.inf)), ValueError, "sample_weight .*finite"),
+    "weight too short": (weighted(torch.ones(7)), ValueError, r"sample_weight .*\(8,\) .* \(7,\)"),
+    "weight a list": (weighted([1.0] * 8), TypeError, "sample_weight .*got list"),
+    "complex weight": (weighted(torch.ones(8, dtype=torch.complex64)), TypeError, "sample_weight .*real"),
+    "weight elsewhere": (weighted(torch.ones(8, device="meta")), ValueError, "sample_weight .*meta"),
+    "weight too small": (weighted(torch.full((8,), 0.1)), ValueError, r"sample_weight .*0\.8: .* w\.sum\(\)"),
+    "weight of pairs": (lambda: F.esd(Z, C, sample_weight=-Z), ValueError, "sample_weight .*from -0.9"),
+    "labels: class indices": (labels(TARGET), ValueError, r"\(8, 3\).* got \(8,\)"),
+    "labels: soft": (labels(ONES / 2), ValueError, "only 0 and 1 .*round"),
+    "labels: NaN": (labels(ONES * torch.nan), ValueError, "only 0 and 1"),
+    "labels: NaN logits": (labels(ONES, NAN), ValueError, "logits must be finite"),
+    "labels: too few": (labels(ONES[:2], LOGITS[:2]), ValueError, "ESD .*3 samples, got 2"),
+    "labels: none": (labels(ONES[:, :0], LOGITS[:, :0]), ValueError, "class or label"),
+    "labels: a list": (labels([[0, 1], [1, 1]]), TypeError, "target .*got list"),
+    "labels: elsewhere": (labels(ONES.to("meta")), ValueError, "target .*meta"),
+    "labels: mask": (labels(ONES, mask=TARGET > 0), ValueError, r"mask .*\(8, 3\) .*\(8,\)"),
+    "labels: weights": (labels(ONES, sample_weight=ONES), ValueError, r"sample_weight .*\(8,\) .*\(8, 3\)"),
 }
 
 
-@pytest.mark.parametrize("option", BAD_OPTIONS)
-def test_bad_options_are_named(option: str) -> None:
-    build, error, message = BAD_OPTIONS[option]
+@pytest.mark.parametrize("bad", BAD)
+def test_bad_options_weights_and_labels_are_named(bad: str) -> None:
+    call, error, message = BAD[bad]
     with pytest.raises(error, match=message):
-        build()
+        call()
 
 
 @pytest.mark.parametrize("bad", ["x", 1.5, float("nan"), True, [1], torch.tensor(1)])
 def test_ignore_index_is_a_whole_number_or_none(bad: Any) -> None:
-    with pytest.raises(TypeError, match="ignore_index must be a whole number or None"):
+    with pytest.raises(TypeError, match="ignore_index"):
         cal.ESDLoss(ignore_index=bad)
 
 
@@ -165,7 +190,7 @@ def test_unusual_tensors_are_named(form: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch calls nested tensors a prototype
         logits = given[form]()
-    with pytest.raises(TypeError, match=r"logits must be (floating point|a dense tensor), got"):
+    with pytest.raises(TypeError, match="logits must be"):
         cal.ESDLoss()(logits, TARGET)
 
 
@@ -193,7 +218,7 @@ def test_soft_threshold_stays_inside_its_interval() -> None:
 def test_a_threshold_from_elsewhere_is_refused() -> None:
     with pytest.raises(ValueError, match="state of S-AvUC"):
         cal.AvUCLoss().load_state_dict(cal.SoftAvUCLoss().state_dict())
-    with pytest.raises(ValueError, match="threshold must be above 0 and below 1, got 5"):
+    with pytest.raises(ValueError, match=r"threshold .*got 5"):
         cal.SoftAvUCLoss().set_extra_state({"objective": "S-AvUC", "threshold": 5.0})
 
 
@@ -213,13 +238,6 @@ def test_correct_may_be_bool_int_or_float(function: Callable[[Tensor, Tensor], T
     assert function(Z, C.bool()) == function(Z, C) == function(Z, C.double())
 
 
-@pytest.mark.parametrize("output", [SimpleNamespace(logits=LOGITS), {"logits": LOGITS}], ids=["object", "dict"])
-@pytest.mark.parametrize("name", MODULES)
-def test_the_output_of_a_model_is_not_its_logits(name: str, output: Any) -> None:
-    with pytest.raises(TypeError, match=r"pass outputs\.logits"):
-        MODULES[name]()(output, TARGET)
-
-
 LABELS = torch.tensor([[1, 0, 1], [0, 0, 0]] * 4)
 LIKELY: dict[str, tuple[Tensor, type[Exception], str]] = {
     "one-hot": (torch.eye(3, dtype=torch.uint8)[TARGET], ValueError, r"one-hot, pass target\.argmax"),
@@ -229,7 +247,6 @@ LIKELY: dict[str, tuple[Tensor, type[Exception], str]] = {
     "labels, float": (LABELS.float(), TypeError, "multi-label"),
     "anything else": (torch.full((8, 3), 2), ValueError, r"got \(8, 3\)$"),
     "soft labels": (LOGITS.softmax(1), TypeError, r"target\.long"),
-    "a column": (TARGET[:, None], ValueError, r"target\.squeeze\(1\)"),
 }
 
 

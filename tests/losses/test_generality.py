@@ -1,7 +1,5 @@
 """Dense and binary logits, ignored labels, masks: all the same objective of the samples that count."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor
@@ -77,32 +75,6 @@ def test_mask_and_ignored_label_work_together_on_dense_logits(name: str) -> None
     masked = counts.clone()
     masked[len(counts) // 2 :] = True
     torch.testing.assert_close(module(folded_logits, folded_target, mask=masked.reshape(4, 6)), expected)
-
-
-MASKABLE: dict[str, Callable[..., Tensor]] = {
-    "esd": cal.functional.esd,
-    "mmce": cal.functional.mmce,
-    "mmce unbiased": lambda z, c, **k: cal.functional.mmce(z, c, unbiased=True, **k),
-    "mmce weighted": cal.functional.mmce_weighted,
-    "soft-binned ece": cal.functional.soft_binned_ece,
-    "soft-binned ece, binned": lambda z, c, **k: cal.functional.soft_binned_ece(z, c, form="binned", **k),
-    "soft-binned ece, norm 3": lambda z, c, **k: cal.functional.soft_binned_ece(z, c, norm=3, **k),
-    "ece": cal.functional.ece,
-    "ece 15": lambda z, c, **k: cal.functional.ece(z, c, 15, **k),
-    "dca": cal.functional.dca,
-}
-
-
-@pytest.mark.parametrize("name", MASKABLE)
-def test_functions_take_a_mask_too(name: str) -> None:
-    generator = torch.Generator().manual_seed(4)
-    for n in (20, 200):
-        z = torch.rand(n, generator=generator, dtype=torch.float64)
-        z[: n // 2] = (z[: n // 2] * 8).round() / 8
-        c = torch.rand(n, generator=generator) < 0.5
-        mask = torch.rand(n, generator=generator) < 0.7
-        spoiled = torch.where(mask, z, torch.nan)
-        torch.testing.assert_close(MASKABLE[name](spoiled, c, mask=mask), MASKABLE[name](z[mask], c[mask]))
 
 
 def test_prediction_follows_the_logits_where_probabilities_round_to_a_tie() -> None:

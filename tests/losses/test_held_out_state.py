@@ -148,20 +148,17 @@ def test_rho_stays_where_the_excess_falls() -> None:
 
 def test_adafocal_needs_a_sample_for_each_bin() -> None:
     logits, target = random_logits(14, 3, seed=0)
-    with pytest.raises(ValueError, match="the update of AdaFocal needs at least 15 samples, got 14"):
+    with pytest.raises(ValueError, match=r"AdaFocal .*15 samples, got 14"):
         cal.AdaFocalLoss().update(logits, target)
 
 
 def test_cals_says_when_the_classes_are_not_those_of_its_update() -> None:
     loss = cal.CALSLoss().update(random_logits(9, 4, seed=0)[0])
     logits, target = random_logits(9, 3, seed=0)
-    with pytest.raises(
-        ValueError, match=r"multiplier must be one number or have shape \(3,\) for 3 classes, got \(4,\)"
-    ):
-        loss(logits, target)
-    with pytest.raises(ValueError, match="one for each class of its last update"):
-        loss.update(logits)
-    with pytest.raises(ValueError, match="the update of CALS needs at least 1 sample, got none"):
+    for call in (lambda: loss(logits, target), lambda: loss.update(logits)):
+        with pytest.raises(ValueError, match=r"multiplier .*\(3,\) for 3 classes, got \(4,\)"):
+            call()
+    with pytest.raises(ValueError, match=r"CALS .*got none"):
         loss.update(random_logits(9, 4, seed=0)[0], mask=torch.zeros(9, dtype=torch.bool))
 
 

@@ -1,7 +1,6 @@
 """A sample of weight 2 counts as two samples, in every view and loss that takes weights."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -11,8 +10,7 @@ from torch import Tensor
 
 import calibrant as cal
 import calibrant.functional as F
-from calibrant.losses.base import PairObjective
-from tests.cases import random_logits, value_and_gradient
+from tests.cases import WEIGHTED, random_logits, value_and_gradient
 
 Weighted = Callable[..., Tensor]
 FUNCTIONS: dict[str, Weighted] = {
@@ -26,19 +24,7 @@ FUNCTIONS: dict[str, Weighted] = {
     "soft-binned ece, binned": lambda z, c, **k: F.soft_binned_ece(z, c, form="binned", **k),
     "dca": F.dca,
 }
-MODULES: dict[str, Callable[[], PairObjective]] = {
-    "esd": lambda: cal.ESDLoss(root=False),
-    "esd rooted": cal.ESDLoss,
-    "esd class-wise": lambda: cal.ESDLoss(root=False, view="class-wise"),
-    "mmce": cal.MMCELoss,
-    "mmce unbiased": lambda: cal.MMCELoss(unbiased=True, root=False),
-    "mmce class-wise": lambda: cal.MMCELoss(view="class-wise"),
-    "mmce weighted": cal.WeightedMMCELoss,
-    "ece": cal.ECELoss,
-    "ece class-wise": lambda: cal.ECELoss(view="class-wise"),
-    "soft-binned ece": cal.SoftBinnedECELoss,
-    "dca": cal.DCALoss,
-}
+MODULES = {name: module for name, module in WEIGHTED.items() if "multi-label" not in name}
 SCALE_MATTERS = ("esd", "mmce unbiased", "mmce narrow, unbiased")
 
 
@@ -69,7 +55,7 @@ def test_whole_weights_repeat_samples(name: str, data: tuple[Tensor, Tensor, Ten
 
 @pytest.mark.parametrize("name", MODULES)
 def test_whole_weights_repeat_samples_of_a_module(name: str) -> None:
-    module = MODULES[name]()
+    module = MODULES[name]
     logits, target = random_logits(40, 5, seed=1)
     target[::7] = -100
     times = torch.randint(4, (40,), generator=torch.Generator().manual_seed(1))
@@ -135,7 +121,7 @@ def test_weight_zero_is_a_mask(name: str) -> None:
 @pytest.mark.parametrize("shape", [(24,), (4, 6), (2, 3, 4)])
 @pytest.mark.parametrize("name", MODULES)
 def test_dense_logits_with_weights_and_ignored_labels(name: str, shape: tuple[int, ...]) -> None:
-    module = MODULES[name]()
+    module = MODULES[name]
     logits, target = random_logits(24, 5, seed=7)
     generator = torch.Generator().manual_seed(8)
     w, mask = 1 + torch.rand(24, generator=generator), torch.rand(24, generator=generator) < 0.8
@@ -164,29 +150,6 @@ def test_binary_logits_take_weights() -> None:
     torch.testing.assert_close(column, expected)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MODULES)
-@pytest.mark.usefixtures("fresh_compiler")
-def test_weights_compile_into_one_graph(name: str) -> None:
-    module = MODULES[name]()
-    logits, target = random_logits(40, 5, seed=0)
-    w = torch.rand(40, generator=torch.Generator().manual_seed(0))
-    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(
-        value_and_gradient(lambda x, y: compiled(x, y, None, w), logits, target),
-        value_and_gradient(lambda x, y: module(x, y, None, w), logits, target),
-    )
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_weights_are_not_read_on_an_accelerator(name: str) -> None:
-    logits = torch.randn(40, 5, device="meta", requires_grad=True)
-    target = torch.zeros(40, dtype=torch.long, device="meta")
-    value = MODULES[name]()(logits, target, sample_weight=torch.ones(40, device="meta"))
-    value.backward()
-    assert value.shape == ()
-
-
 def test_weights_map_over_batches() -> None:
     module = cal.ESDLoss(root=False)
     logits, target = random_logits(40, 5, seed=0)
@@ -195,28 +158,6 @@ def test_weights_map_over_batches() -> None:
     mapped = torch.vmap(module, in_dims=(0, 0, None, 0))(*batches)
     expected = [module(logits[part], target[part], None, w[part]) for part in (slice(20), slice(20, 40))]
     torch.testing.assert_close(mapped, torch.stack(expected))
-
-
-BAD: dict[str, tuple[Any, type[Exception], str]] = {
-    "negative": (torch.arange(8) - 1.0, ValueError, "from -1 to 6"),
-    "NaN": (torch.full((8,), torch.nan), ValueError, "finite"),
-    "infinite": (torch.full((8,), torch.inf), ValueError, "finite"),
-    "too short": (torch.ones(7), ValueError, r"\(8,\) to match .* \(7,\)"),
-    "a list": ([1.0] * 8, TypeError, "got list"),
-    "complex": (torch.ones(8, dtype=torch.complex64), TypeError, "must be real"),
-    "elsewhere": (torch.ones(8, device="meta"), ValueError, "is on meta"),
-    "too small": (torch.full((8,), 0.1), ValueError, r"at least 3 .* 0\.8: .* w\.sum\(\)"),
-}
-
-
-@pytest.mark.parametrize("bad", BAD)
-def test_bad_weights_are_named(bad: str) -> None:
-    weight, error, message = BAD[bad]
-    logits, target = random_logits(8, 3, seed=0)
-    with pytest.raises(error, match=f"sample_weight .*{message}"):
-        cal.ESDLoss()(logits, target, sample_weight=weight)
-    with pytest.raises(error, match=f"sample_weight .*{message}"):
-        F.esd(torch.rand(8), target == 0, sample_weight=weight)
 
 
 def test_weights_that_are_too_small_give_zero_where_they_are_not_read() -> None:

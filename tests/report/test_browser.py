@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,7 +15,7 @@ from tests.report.data import classifier, confidences
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-# test_html.py reads the page without a browser.
+# test_page.py reads the page without a browser.
 pytestmark = pytest.mark.slow
 
 HOSTILE = "<script>alert(1)</script>"
@@ -45,21 +46,22 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return written
 
 
-def opened(browser: "Browser", path: Path, width: int, scheme: Literal["light", "dark"]) -> tuple["Page", list[str]]:
-    """The open page, and everything that went wrong."""
-    page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+@contextmanager
+def opened(browser: "Browser", path: Path, width: int, scheme: Literal["light", "dark"]) -> Iterator["Page"]:
+    """The open page; it fails if anything went wrong, or anything was loaded."""
     troubles: list[str] = []
-    asked: list[str] = []
-    page.on("console", lambda message: troubles.append(f"console: {message.text}"))
-    page.on("pageerror", lambda error: troubles.append(f"error: {error}"))
-    page.on("requestfailed", lambda request: troubles.append(f"failed: {request.url}"))
-    # A dialog that is not dismissed would stop the page, and the test with it.
-    page.on("dialog", lambda dialog: dialog.dismiss())
-    page.on("dialog", lambda dialog: troubles.append(f"dialog: {dialog.message}"))
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto(path.as_uri())
-    troubles += [f"asked for: {url}" for url in asked if not url.startswith(("file:", "data:"))]
-    return page, troubles
+    with browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme) as page:
+        page.on("console", lambda message: troubles.append(message.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("requestfailed", lambda request: troubles.append(request.url))
+        # A dialog that is not dismissed would stop the page, and the test with it.
+        page.on("dialog", lambda dialog: dialog.dismiss())
+        page.on("dialog", lambda dialog: troubles.append(dialog.message))
+        page.on("request", lambda request: None if request.url.startswith(("file:", "data:")) else
+                troubles.append(request.url))  # fmt: skip
+        page.goto(path.as_uri())
+        yield page
+    assert troubles == []
 
 
 @pytest.mark.parametrize("name", ["one", "several", "pairs"])
@@ -67,24 +69,20 @@ def opened(browser: "Browser", path: Path, width: int, scheme: Literal["light", 
 def test_the_page_opens_cleanly(
     browser: "Browser", pages: dict[str, Path], name: str, width: int, scheme: Literal["light", "dark"]
 ) -> None:
-    page, troubles = opened(browser, pages[name], width, scheme)
-    try:
-        assert troubles == []
+    with opened(browser, pages[name], width, scheme) as page:
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert page.get_by_text(HOSTILE).first.is_visible()
         assert page.evaluate("document.scripts.length") == 0
         brightness = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
         assert (max(brightness) < 60) if scheme == "dark" else (min(brightness) > 200)
-        boxes = page.evaluate("[...document.querySelectorAll('figure svg')].map(s => s.getBoundingClientRect().width)")
-        assert boxes
-        assert all(200 < box <= width for box in boxes)
-        # A long name is broken, and widens no table: at most 14 rem.
-        names = page.evaluate(
-            "[...document.querySelectorAll('th bdi, td bdi')].map(n => n.getBoundingClientRect().width)"
+        figures, names = (
+            page.evaluate(f"[...document.querySelectorAll('{kind}')].map(n => n.getBoundingClientRect().width)")
+            for kind in ("figure svg", "th bdi, td bdi")
         )
+        assert figures
+        assert all(200 < figure <= width for figure in figures)
+        # A long name is broken, and widens no table: at most 14 rem.
         assert all(name <= 14 * 16 for name in names)
-    finally:
-        page.close()
 
 
 # WCAG AA asks for 4.5 to 1.
@@ -106,23 +104,16 @@ CONTRAST = """() => {
 def test_text_stands_out_in_both_schemes(
     browser: "Browser", pages: dict[str, Path], scheme: Literal["light", "dark"]
 ) -> None:
-    page, _ = opened(browser, pages["several"], 1000, scheme)
-    try:
+    with opened(browser, pages["several"], 1000, scheme) as page:
         assert page.evaluate(CONTRAST) > 4.5
-    finally:
-        page.close()
 
 
 def test_print_is_light_and_clips_nothing(browser: "Browser", pages: dict[str, Path]) -> None:
     # The width of A4 without its margins.
-    page, troubles = opened(browser, pages["several"], 687, "dark")
-    try:
+    with opened(browser, pages["several"], 687, "dark") as page:
         page.emulate_media(media="print", color_scheme="dark")
         assert page.evaluate("getComputedStyle(document.body).getPropertyValue('--paper')").strip() == "#ffffff"
         clipped = "[...document.querySelectorAll('.scroll')].some(e => getComputedStyle(e).overflowX != 'visible')"
         assert not page.evaluate(clipped)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert page.pdf(format="A4").startswith(b"%PDF")
-        assert troubles == []
-    finally:
-        page.close()

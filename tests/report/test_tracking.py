@@ -61,7 +61,7 @@ def test_mlflow_gets_scores_figures_and_the_calibrator(mlflow: Any, tmp_path: Pa
 
 
 def test_mlflow_takes_a_run_by_its_number_and_needs_one(mlflow: Any) -> None:
-    with pytest.raises(ValueError, match=r"no run of MLflow is active: call log_mlflow inside mlflow.start_run\(\)"):
+    with pytest.raises(ValueError, match="run_id="):
         report.log_mlflow(TEST, TEST_TARGET)
     client = mlflow.MlflowClient()
     number = client.create_run("0").info.run_id
@@ -73,19 +73,17 @@ def test_mlflow_takes_a_run_by_its_number_and_needs_one(mlflow: Any) -> None:
 
 @pytest.fixture
 def wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    for name, value in {
-        "WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true",
-        "WANDB_CACHE_DIR": str(tmp_path / "cache"), "WANDB_DATA_DIR": str(tmp_path / "data"),
-        "WANDB_CONFIG_DIR": str(tmp_path / "config"),
-    }.items():  # fmt: skip
-        monkeypatch.setenv(name, value)
+    for name, value in {"MODE": "offline", "ERROR_REPORTING": "false", "SILENT": "true", "DIR": tmp_path}.items():
+        monkeypatch.setenv(f"WANDB_{name}", str(value))
+    for name in ("cache", "data", "config"):
+        monkeypatch.setenv(f"WANDB_{name.upper()}_DIR", str(tmp_path / name))
     return pytest.importorskip("wandb", reason="wandb is not installed")
 
 
 @pytest.mark.slow
 def test_wandb_gets_scores_figures_and_the_calibrator(wandb: Any, tmp_path: Path) -> None:
     calibrator = posthoc.TemperatureScaling().fit(FIT, FIT_TARGET)
-    with pytest.raises(ValueError, match=r"no run of W&B is active: call wandb.init\(\) before log_wandb"):
+    with pytest.raises(ValueError, match=r"wandb\.init"):
         report.log_wandb(TEST, TEST_TARGET, calibrator=calibrator)
     with wandb.init(project="calibration", mode="offline", dir=tmp_path) as run:
         report.log_wandb(TEST, TEST_TARGET, calibrator=calibrator)
@@ -100,5 +98,5 @@ def test_wandb_gets_scores_figures_and_the_calibrator(wandb: Any, tmp_path: Path
 @pytest.mark.parametrize("name", ["mlflow", "wandb"])
 def test_a_missing_package_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ModuleNotFoundError, match=rf"needs {name}: pip install 'calibrant\[{name}\]'"):
+    with pytest.raises(ModuleNotFoundError, match=rf"calibrant\[{name}\]"):
         getattr(report, f"log_{name}")(TEST, TEST_TARGET)

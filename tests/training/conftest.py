@@ -3,7 +3,7 @@
 import pytest
 
 from calibrant.training import CalibratedLoss
-from calibrant.training.calibrated_loss import Reminder
+from calibrant.training.guard import Reminder
 from calibrant.training.temperature_loop import TemperatureLoop
 
 

@@ -15,7 +15,8 @@ import calibrant as cal
 from calibrant.losses.checks import Classification
 from calibrant.posthoc import TemperatureScaling
 from calibrant.training import CalibratedLoss, CalibrationWarning, interleave
-from calibrant.training.guard import FEWEST_SEEN, WINDOW, Guard, Scores
+from calibrant.training.forward import Scores
+from calibrant.training.guard import FEWEST_SEEN, WINDOW, Guard
 from calibrant.training.temperature_loop import looks_trained_on
 from tests.training.batches import Batch, Batches
 
@@ -249,8 +250,8 @@ def test_a_final_network_is_compared_with_the_held_out_batches_of_training(has_o
     guard = Guard(has_objective=has_objective)
     for right in (600, 650, 640):
         window(guard, batch(right, 1000 - right), batch(right, 1000 - right), steps=1)
-    for right in (0.63, 0.66):
-        guard.judge_final(Scores(1000, right, 0.9, 0.0))
+    for accuracy in (0.63, 0.66):
+        guard.judge_final(Scores(1000, accuracy, 0.9, 0.0))
     assert not guard.warnings_
     guard.judge_final(Scores(1000, 0.8, 0.9, 0.0))
     assert set(guard.warnings_) == {"other data"}

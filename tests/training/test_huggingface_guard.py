@@ -15,7 +15,8 @@ from torch.utils.data import Dataset
 
 import calibrant as cal
 from calibrant.losses.checks import Classification
-from calibrant.training.guard import Guard, Scores
+from calibrant.training.forward import Scores
+from calibrant.training.guard import Guard
 from tests.ranks import free_port, on_two_ranks
 from tests.training.batches import Batch
 

@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant as cal
 from calibrant.training import CalibrationWarning, InterleavedModule, TemperatureInTheLoop, interleave
-from calibrant.training.guard import Guard, Scores
+from calibrant.training.forward import Scores
+from calibrant.training.guard import Guard
 from tests.training.batches import Batch, Batches
 from tests.training.lightning_runs import QUIET, OwnModule, trainer
 

@@ -161,16 +161,16 @@ def test_without_a_best_temperature_the_loss_is_the_plain_one() -> None:
 
 
 def test_what_cannot_work_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="patience must be at least 1"):
+    with pytest.raises(ValueError, match="patience"):
         StopAfterTemperature(0)
     run = trainer(tmp_path, StopAfterTemperature(), max_epochs=1)
-    with pytest.raises(ValueError, match="needs validation data, or a loader"):
+    with pytest.raises(ValueError, match="validation data"):
         run.fit(classifier(), datamodule=data(validation=None))
 
     class Strange(Own):
-        def validation_step(self, batch: Any, batch_idx: int) -> None:
+        def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
             pass
 
     run = trainer(tmp_path, StopAfterTemperature(), max_epochs=1)
-    with pytest.raises(TypeError, match="let validation_step return a dict with 'logits' and 'target'"):
+    with pytest.raises(TypeError, match="validation_step"):
         run.fit(Strange(), DataLoader(noisy(20, seed=0), 20), DataLoader(noisy(20, seed=0).tensors[0], 5))  # type: ignore[arg-type]

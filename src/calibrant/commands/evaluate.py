@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from calibrant.commands import Engine, printable
-from calibrant.commands.monitor import NOTHING, Watch, append_history, check_history, failures, watched
+from calibrant.commands.monitor import Watch, append_history, check_history, failures, with_groups_and_changes
 from calibrant.commands.terminal import (
     Advance,
     plain,
@@ -55,7 +55,7 @@ class AuditOptions:
     margin: float
     engine: Engine
     memory_limit: str
-    watch: Watch = NOTHING
+    watch: Watch
 
 
 # Two names of models, and their comparison, or the reason why there is none.
@@ -104,10 +104,12 @@ def _write(
     """
     try:
         if report is not None:
-            from calibrant.report.page import Made, write_report
+            from calibrant.report.page import Provenance, write_report
 
             now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-            made = Made(now, shlex.join(["calibrant", *sys.argv[1:]]), [(str(path), digest(path)) for path in paths])
+            made = Provenance(
+                now, shlex.join(["calibrant", *sys.argv[1:]]), [(str(path), digest(path)) for path in paths]
+            )
             write_report(report, audits, compared, made=made)
         if history is not None:
             append_history(history, audits, paths)
@@ -166,7 +168,7 @@ def _audit(path: Path, name: str, engine: Engine, options: AuditOptions, begin: 
         margin=options.margin, progress=begin(f"{name}: testing"),
     )  # fmt: skip
     begin(f"{name}: groups and changes")
-    return replace(watched(found, source, options.watch, options.names), notices=source.notices)
+    return replace(with_groups_and_changes(found, source, options.watch, options.names), notices=source.notices)
 
 
 def _compare(audits: list[Audit], options: AuditOptions) -> list[Compared]:

@@ -18,13 +18,13 @@ from calibrant.metrics.registry import number
 from calibrant.report import verdict
 from calibrant.report.audit import Audit
 
-COMPARED: dict[str, Callable[[float, float], bool]] = {
+OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
 EVENTS = ("rejected", "worse-than-baseline", "changed")
-HISTORY = (".parquet", ".csv")
+HISTORY_SUFFIXES = (".parquet", ".csv")
 # Columns by which a history is known.
-KEPT = {"time", "file", "sha256", "name", "task", "samples", "verdict"}
+HISTORY_COLUMNS = {"time", "file", "sha256", "name", "task", "samples", "verdict"}
 
 
 class Condition(NamedTuple):
@@ -58,22 +58,19 @@ class Watch:
         for condition in self.conditions:
             if condition.key in ("worse-than-baseline", "changed") and self.baseline is None:
                 raise ValueError(f"--fail-if {condition.key} needs a --baseline FILE")
-        if self.history is not None and self.history.suffix.lower() not in HISTORY:
-            raise ValueError(f"{self.history}: a history is one of {', '.join(HISTORY)}")
+        if self.history is not None and self.history.suffix.lower() not in HISTORY_SUFFIXES:
+            raise ValueError(f"{self.history}: a history is one of {', '.join(HISTORY_SUFFIXES)}")
 
     def columns(self) -> tuple[str, ...]:
         """Columns that are read."""
         return self.groups if self.time is None else (*self.groups, self.time)
 
 
-NOTHING = Watch()
-
-
-def parsed(text: str) -> Condition:
+def parse_condition(text: str) -> Condition:
     """Parse a condition, such as ``ece > 0.05``.
 
     Example:
-        >>> parsed("ece > 0.05")
+        >>> parse_condition("ece > 0.05")
         Condition(text='ece > 0.05', key='ece', compared='>', limit=0.05)
     """
     if text.strip() in EVENTS:
@@ -92,7 +89,7 @@ def parsed(text: str) -> Condition:
     return Condition(text, found[1], found[2], limit)
 
 
-def watched(audit: Audit, source: Source, watch: Watch, names: Columns) -> Audit:
+def with_groups_and_changes(audit: Audit, source: Source, watch: Watch, names: Columns) -> Audit:
     """Add what was asked for to an audit: groups, time and the change since the baseline."""
     if not (watch.groups or watch.time or watch.baseline):
         return audit
@@ -142,7 +139,7 @@ def failures(audits: Sequence[Audit], conditions: Sequence[Condition]) -> list[s
                     found.append(f"{audit.name}: has no {condition.key}, and --fail-if is {condition.text!r}")
                     continue
                 value = audit.scores[condition.key]
-                if COMPARED[condition.compared](value, condition.limit):
+                if OPERATORS[condition.compared](value, condition.limit):
                     shown = number(condition.key, value)
                     found.append(f"{audit.name}: {condition.key} is {shown}, and --fail-if is {condition.text!r}")
             elif _happened(audit, condition.key):
@@ -170,7 +167,7 @@ def check_history(path: Path) -> None:
         found = {row[0] for row in rows}
     except duckdb.Error:
         found = set()
-    if not found >= KEPT:
+    if not found >= HISTORY_COLUMNS:
         raise FileError(path, "holds something else than a history: choose another --history, such as a new file")
 
 

@@ -19,9 +19,9 @@ from calibrant.files import json_text
 from calibrant.metrics.closed_form import p_value
 from calibrant.metrics.evaluate import Scores
 from calibrant.metrics.intervals import Interval
-from calibrant.metrics.registry import number
+from calibrant.metrics.registry import label, number
 from calibrant.report.formats import bare_p
-from calibrant.report.statistics import floor_note
+from calibrant.report.statistics import LOSS_NAMES, floor_note
 
 if TYPE_CHECKING:
     from calibrant.report.audit import Audit, Finding
@@ -30,11 +30,9 @@ Advance = Callable[[float], None]
 # Largest width of a heading, and smallest width of the column of conventions.
 MOST_HEADING, LEAST_CONVENTION = 17, 28
 # Rows of a table of views, classes or groups; the rest is in JSON and in the report.
-MOST_ROWS = 12
+TABLE_ROWS = 12
 # Width at which no table is broken.
-WIDEST = 10_000
-LOSSES = {"log_loss": "Log loss", "brier": "Brier score"}
-NAMES = {"log_loss": "log loss", "brier": "Brier", "gap": "gap", "ece": "ECE"}
+UNLIMITED = 10_000
 
 
 def say(console: Console, text: str, *, markup: bool = False) -> None:
@@ -53,14 +51,14 @@ def print_audit(console: Console, audit: "Audit") -> None:
     if audit.repair is not None:
         columns["recalibrated"] = audit.repair.scores
     print_scores(console, columns, title=audit.scores.title)
-    intervals = (f"{NAMES[key]} {number(key, each.low)} to {number(key, each.high)}"
+    intervals = (f"{label(key)} {number(key, each.low)} to {number(key, each.high)}"
                  for key, each in audit.intervals.items())  # fmt: skip
     say(console, f"95 % intervals: {'; '.join(intervals)}.")
     for key, parts in audit.parts.items():
         floor = floor_note(audit.predictions) if key == "log_loss" else ""
         say(
             console,
-            f"{LOSSES[key]} {parts.loss:.4f} = {parts.calibration:.4f} calibration + {parts.refinement:.4f} "
+            f"{LOSS_NAMES[key]} {parts.loss:.4f} = {parts.calibration:.4f} calibration + {parts.refinement:.4f} "
             f"refinement (recalibration: {parts.recalibration}{floor and f'; {floor}'}).",
         )
     if len(audit.findings) == 1:
@@ -88,7 +86,7 @@ def _print_findings(console: Console, audit: "Audit") -> None:
     alone = [found for found in audit.findings if found.view.kind not in ("class", "label")]
     family = sorted((found for found in audit.findings if found not in alone), key=lambda found: found.p_value)
     rows = []
-    for found in [*alone, *family][:MOST_ROWS]:
+    for found in [*alone, *family][:TABLE_ROWS]:
         equal, view = found.equivalence, found.view
         within = f"± {100 * equal.margin:g}" if equal.on_average else "not shown"
         name = "top label" if view.kind == "top label" else f"{view.kind} {view.name}"
@@ -111,10 +109,10 @@ def print_watched(console: Console, audit: "Audit", about: str = "") -> None:
         found = audit.groups
         rejected = f"{len(found.rejected)} of {len(found.groups)} groups are not calibrated, after Holm's correction"
         say(console, f"{about}{rejected}. Multicalibration error {100 * found.multicalibration_error:.2f} %.")
-        rows = [(each.name, *_means(each), *_gap(each.gap), bare_p(each.p_value)) for each in found.groups[:MOST_ROWS]]
+        rows = [(each.name, *_means(each), *_gap(each.gap), bare_p(each.p_value)) for each in found.groups[:TABLE_ROWS]]
         _print_narrow(console, ("group", *means, "gap", "95 % interval", "p"), rows)
-        if len(found.groups) > MOST_ROWS:
-            say(console, f"{len(found.groups) - MOST_ROWS:,} more groups are in --json.")
+        if len(found.groups) > TABLE_ROWS:
+            say(console, f"{len(found.groups) - TABLE_ROWS:,} more groups are in --json.")
         if found.too_small:
             count = f"{len(found.too_small):,} group{'s'[: len(found.too_small) > 1]}"
             say(console, f"Not judged, as they have fewer than {found.least} samples: {count}.")
@@ -159,7 +157,7 @@ def _print_narrow(console: Console, headings: Sequence[str], rows: Sequence[Sequ
 
 
 def _fits(console: Console, table: Table) -> bool:
-    return console.measure(table, options=console.options.update_width(WIDEST)).maximum <= console.width
+    return console.measure(table, options=console.options.update_width(UNLIMITED)).maximum <= console.width
 
 
 def print_scores(console: Console, columns: dict[str, Scores], *, title: str = "") -> None:
@@ -191,11 +189,11 @@ def print_scores(console: Console, columns: dict[str, Scores], *, title: str = "
         with_convention = space - len(fitting) * (width + 3) >= LEAST_CONVENTION
         if with_convention:
             table.add_column("convention", style="dim")
-        for key, label in rows.items():
+        for key, name in rows.items():
             found = [scores.get(key) for scores in fitting.values()]
             values = ["" if entry is None else str(entry) for entry in found]
             shared = _shared([entry.convention for entry in found if entry is not None])
-            table.add_row(label, *values, *([plain(shared)] if with_convention else []))
+            table.add_row(name, *values, *([plain(shared)] if with_convention else []))
         console.print(table)
         title = ""
 

@@ -12,11 +12,9 @@ import torch
 from torch import Tensor
 
 from calibrant import inputs
-from calibrant.frames import Array
 from calibrant.numerics import accumulation_dtype, at_least_float32, readable, softmax, sum_in_any_order, traced
 from calibrant.torch_private import assert_without_waiting
 
-IN_TRAINING = "lower the learning rate, clip gradients, or leave those samples out with mask="
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -76,21 +74,30 @@ def require(condition: Tensor, message: Callable[[], str]) -> None:
         raise ValueError(message())
 
 
-def require_between(values: Tensor | Array, low: float, high: float, message: Callable[[str], str]) -> None:
+def require_between(values: Tensor, low: float, high: float, message: Callable[[str], str]) -> None:
     """Raise ``ValueError`` unless every value lies in [low, high]; NaN does not. The message is given the range."""
-    if isinstance(values, Tensor):
-        values = as_read(values)
-    if isinstance(values, Tensor):
-        if values.numel() > 0:
-            least, most = values.aminmax()
-            require((least >= low) & (most <= high), lambda: message(""))
-    elif values.size > 0 and not (low <= values.min() and values.max() <= high):
-        raise ValueError(message(f" from {values.min():g} to {values.max():g}"))
+    if values.numel() == 0:
+        return
+    if readable(values):  # operations on a small tensor are overhead
+        array = values.detach().numpy()
+        least, most = array.min(), array.max()
+        if not (low <= least and most <= high):
+            raise ValueError(message(f" from {least:g} to {most:g}"))
+    else:
+        smallest, largest = values.detach().aminmax()
+        require((smallest >= low) & (largest <= high), lambda: message(""))
 
 
-def as_read(values: Tensor) -> Tensor | Array:
-    """The values without their graph, as an array if it can be read: operations on a small tensor are overhead."""
-    return values.detach().numpy() if readable(values) else values.detach()
+def require_zero_one(values: Tensor, message: Callable[[], str]) -> None:
+    """Raise ``ValueError`` if a value is neither 0 nor 1."""
+    if values.dtype == torch.bool:
+        return
+    if readable(values):
+        array = values.detach().numpy()
+        if not ((array == 0) | (array == 1)).all():
+            raise ValueError(message())
+    else:
+        require(((values == 0) | (values == 1)).all(), message)
 
 
 def require_samples(pairs: Pairs | Classification, minimum: int, name: str) -> None:
@@ -127,53 +134,44 @@ def pairs(
 ) -> Pairs:
     """Validate ``(confidence, correct)`` as given by the user, samples along the last dimension."""
     check_float("confidence", confidence)
-    check_shape("correct", correct, confidence.shape, "confidence")
-    check_device("correct", correct, confidence, "confidence")
+    check_like("correct", correct, confidence, "confidence")
     if confidence.dim() == 0:
         raise ValueError("confidence must have at least one dimension, the samples; got a 0-d tensor")
-    weight = None
     if mask is not None:
-        check_mask(mask, confidence.shape, "confidence", confidence)
+        check_mask(mask, confidence, "confidence")
+    confidence, correct, weight = at_least_float32(confidence), at_least_float32(correct.detach()), None
     if sample_weight is not None:
-        weight, mask = checked_weight(sample_weight, mask, confidence, "confidence", confidence.shape)
+        check_like("sample_weight", sample_weight, confidence, "confidence")
+        weight, mask = checked_weight(sample_weight, mask, confidence.dtype)
     if mask is not None:
         confidence = torch.where(mask, confidence, 0.5)
         correct = torch.where(mask, correct, torch.zeros_like(correct))
-    confidence, correct = at_least_float32(confidence), at_least_float32(correct.detach())
-    check_unit_interval("confidence", confidence)
-    check_zero_one(correct, lambda: "correct must hold only 0 (wrong) and 1 (right)")
+    require_between(
+        confidence, 0, 1,
+        lambda found: f"confidence must lie in [0, 1], got values{found}: pass probabilities without NaN, not logits",
+    )  # fmt: skip
+    require_zero_one(correct, lambda: "correct must hold only 0 (wrong) and 1 (right)")
     checked = Pairs(confidence, correct, mask, weight)
     require_samples(checked, minimum, name)
     return checked
 
 
-def checked_weight(
-    weight: Tensor, mask: Tensor | None, like: Tensor, like_name: str, expected: torch.Size
-) -> tuple[Tensor, Tensor | None]:
-    """Validate sample weights; return them in the dtype of ``like``, 0 where masked, and which samples count.
+def checked_weight(weight: Tensor, mask: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """Validate sample weights; return them in the dtype, 0 where masked, and which samples count.
 
     A sample of weight 0 does not count. The mask is None if all samples are known to count.
     """
-    check_shape("sample_weight", weight, expected, like_name)
-    check_device("sample_weight", weight, like, like_name)
     if weight.is_complex():
         raise TypeError(f"sample_weight must be real, got {weight.dtype}")
-    weight = weight.detach().to(at_least_float32(like).dtype)
+    weight = weight.detach().to(dtype)
     if mask is not None:
         weight = torch.where(mask, weight, 0.0)
     require_between(
-        weight, 0, torch.finfo(weight.dtype).max,
+        weight, 0, torch.finfo(dtype).max,
         lambda found: f"sample_weight must be finite and not negative, got values{found}: leave samples out with 0",
     )  # fmt: skip
     all_count = readable(weight) and bool((weight.numpy() > 0).all())
     return weight, None if all_count else weight > 0
-
-
-def check_float(name: str, value: Tensor) -> None:
-    """Raise ``TypeError`` unless ``value`` is a dense floating-point tensor."""
-    check_dense(name, value)
-    if value.dtype not in FLOATS:
-        raise TypeError(f"{name} must be floating point, got {value.dtype}: call {name}.float()")
 
 
 def check_dense(name: str, value: Tensor) -> None:
@@ -185,11 +183,19 @@ def check_dense(name: str, value: Tensor) -> None:
         raise TypeError(f"{name} must be a dense tensor, got {kind}: call {name}.to_dense() or pad it")
 
 
-def check_shape(name: str, value: Tensor, expected: torch.Size, like: str) -> None:
-    """Raise unless ``value`` is a dense tensor of the expected shape."""
+def check_float(name: str, value: Tensor) -> None:
+    """Raise ``TypeError`` unless ``value`` is a dense floating-point tensor."""
     check_dense(name, value)
-    if value.shape != expected:
-        raise ValueError(f"{name} must have shape {tuple(expected)} to match {like}, got {tuple(value.shape)}")
+    if value.dtype not in FLOATS:
+        raise TypeError(f"{name} must be floating point, got {value.dtype}: call {name}.float()")
+
+
+def check_like(name: str, value: Tensor, like: Tensor, like_name: str) -> None:
+    """Raise unless ``value`` is a dense tensor of the shape and on the device of ``like``."""
+    check_dense(name, value)
+    if value.shape != like.shape:
+        raise ValueError(f"{name} must have shape {tuple(like.shape)} to match {like_name}, got {tuple(value.shape)}")
+    check_device(name, value, like, like_name)
 
 
 def check_device(name: str, value: Tensor, like: Tensor, like_name: str) -> None:
@@ -198,40 +204,11 @@ def check_device(name: str, value: Tensor, like: Tensor, like_name: str) -> None
         raise ValueError(f"{name} is on {value.device} but {like_name} on {like.device}: move one of them with .to()")
 
 
-def check_mask(mask: Tensor, expected: torch.Size, like_name: str, like: Tensor) -> None:
-    """Raise unless ``mask`` is a boolean tensor of the expected shape on the same device."""
-    check_shape("mask", mask, expected, like_name)
-    check_device("mask", mask, like, like_name)
+def check_mask(mask: Tensor, like: Tensor, like_name: str) -> None:
+    """Raise unless ``mask`` is a boolean tensor of the shape and on the device of ``like``."""
+    check_like("mask", mask, like, like_name)
     if mask.dtype != torch.bool:
         raise TypeError(f"mask must be boolean (True where a sample counts), got {mask.dtype}: call mask.bool()")
-
-
-def check_unit_interval(name: str, value: Tensor | Array) -> None:
-    """Raise ``ValueError`` if an element is NaN or lies outside [0, 1]."""
-    require_between(
-        value, 0, 1,
-        lambda found: (
-            f"{name} must lie in [0, 1], got NaN"
-            if "nan" in found
-            else f"{name} must lie in [0, 1], got values{found}: pass probabilities, not logits, and check for NaN"
-        ),
-    )  # fmt: skip
-
-
-def check_zero_one(value: Tensor, message: Callable[[], str]) -> None:
-    """Raise ``ValueError`` if an element is neither 0 nor 1."""
-    if value.dtype == torch.bool:
-        return
-    if not readable(value):
-        require(((value == 0) | (value == 1)).all(), message)
-    elif not ((value.detach().numpy() == 0) | (value.detach().numpy() == 1)).all():
-        raise ValueError(message())
-
-
-def check_objective(value: object, name: str = "objective") -> None:
-    """Raise ``TypeError`` for a class in place of an object."""
-    if isinstance(value, type):
-        raise TypeError(f"{name} must be an object, got the class {value.__name__}: write {value.__name__}()")
 
 
 def check_logits(logits: Tensor) -> None:
@@ -245,13 +222,18 @@ def check_logits(logits: Tensor) -> None:
         raise ValueError(f"logits must have at least one class or label, got shape {tuple(logits.shape)}")
 
 
+def check_objective(value: object, name: str = "objective") -> None:
+    """Raise ``TypeError`` for a class in place of an object."""
+    if isinstance(value, type):
+        raise TypeError(f"{name} must be an object, got the class {value.__name__}: write {value.__name__}()")
+
+
 def classification(
     logits: Tensor,
     target: Tensor | None,
     mask: Tensor | None = None,
     ignore_index: int | None = -100,
     sample_weight: Tensor | None = None,
-    if_not_finite: str = IN_TRAINING,
 ) -> Classification:
     """Validate and flatten classifier output.
 
@@ -262,7 +244,6 @@ def classification(
         mask: Boolean, same shape as ``target``; True where a sample counts.
         ignore_index: Label of samples to ignore; None to ignore none.
         sample_weight: Non-negative weights, same shape as ``target``.
-        if_not_finite: What the error about NaN or infinite logits advises.
     """
     check_logits(logits)
     if target is None:
@@ -293,10 +274,11 @@ def classification(
     logits, target = at_least_float32(logits), target.long()
     valid, weight = valid_samples(target, mask, ignore_index), None
     if sample_weight is not None:
-        weight, valid = checked_weight(sample_weight, valid, logits, "target", target.shape)
+        check_like("sample_weight", sample_weight, target, "target")
+        weight, valid = checked_weight(sample_weight, valid, logits.dtype)
         weight = weight.flatten()
     if logits.dim() > 2:
-        logits, target = logits.movedim(1, -1).flatten(0, -2), target.flatten()
+        logits, target = inputs.flattened(logits), target.flatten()
     if valid is not None:
         # Samples that do not count may hold anything, NaN included; zeros keep their gradient finite.
         valid = valid.flatten()
@@ -304,8 +286,15 @@ def classification(
         target = torch.where(valid, target, 0)
     if logits.shape[1] == 1:
         logits = torch.cat((torch.zeros_like(logits), logits), dim=1)
-    check_finite_logits(logits, if_not_finite)
-    _check_labels(target, logits.shape[1], ignore_index)
+    _require_finite(logits)
+    classes = logits.shape[1]
+    require_between(
+        target, 0, classes - 1,
+        lambda found: (
+            f"target must lie in 0..{classes - 1} for {classes} classes, got labels{found}: "
+            f"number the classes from 0, or set ignore_index to leave a label out (now {ignore_index})"
+        ),
+    )  # fmt: skip
     return Classification(logits, target, valid, weight)
 
 
@@ -333,29 +322,29 @@ def multi_label_pairs(
             f'{tuple(target.shape)}: for one class per sample use view="top-label" or "class-wise"'
         )
     check_device("target", target, logits, "logits")
+    if logits.dim() == 1:
+        logits, target = logits.unsqueeze(1), target.unsqueeze(1)
+        mask = mask.unsqueeze(1) if isinstance(mask, Tensor) and mask.dim() == 1 else mask
     target = target.detach()
     valid = valid_samples(target, mask, ignore_index)
     if valid is not None:
         target = torch.where(valid, target, torch.zeros_like(target))
+        valid = _by_label(valid)
     advice = f"round soft labels, and set ignore_index to leave a value out (now {ignore_index})"
-    check_zero_one(target, lambda: f"target must hold only 0 and 1 in the multi-label view: {advice}")
+    require_zero_one(target, lambda: f"target must hold only 0 and 1 in the multi-label view: {advice}")
     if sample_weight is not None:
-        check_shape("sample_weight", sample_weight, logits.shape[:1] + logits.shape[2:], "the samples of the logits")
-        sample_weight = (
-            _by_label(sample_weight.unsqueeze(1).expand(logits.shape)) if logits.dim() > 1 else sample_weight
-        )
-    valid = None if valid is None else _by_label(valid)
+        check_like("sample_weight", sample_weight, logits[:, 0], "the samples of the logits")
+        sample_weight = _by_label(sample_weight.unsqueeze(1).expand(logits.shape))
     data = classification(_by_label(logits), _by_label(target).long(), valid, None, sample_weight)
     # The sigmoid is a softmax over (0, logit): one rounding for all, so that equal logits stay tied.
-    rows = (logits.shape[1] if logits.dim() > 1 else 1, -1)
-    confidence, correct = softmax(data.logits)[:, 1].reshape(rows), (data.target == 1).reshape(rows)
-    mask, weight = (None if each is None else each.reshape(rows) for each in (data.mask, data.weight))
-    return Pairs(confidence, correct, mask, weight)
+    confidence, correct, rows = softmax(data.logits)[:, 1], data.target == 1, (logits.shape[1], -1)
+    mask, weight = (None if values is None else values.reshape(rows) for values in (data.mask, data.weight))
+    return Pairs(confidence.reshape(rows), correct.reshape(rows), mask, weight)
 
 
 def _by_label(values: Tensor) -> Tensor:
     """``(N, C, d1, ...)`` becomes ``(C * N * d1 * ...,)``."""
-    return values if values.dim() == 1 else values.movedim(1, 0).flatten()
+    return values.movedim(1, 0).flatten()
 
 
 def _likely_target(target: Tensor, logits: Tensor, ignore_index: int | None) -> str:
@@ -378,7 +367,7 @@ def _likely_target(target: Tensor, logits: Tensor, ignore_index: int | None) -> 
 def valid_samples(target: Tensor, mask: Tensor | None, ignore_index: int | None) -> Tensor | None:
     """Which samples count: neither masked nor labelled ``ignore_index``; None if all are known to count."""
     if mask is not None:
-        check_mask(mask, target.shape, "target", target)
+        check_mask(mask, target, "target")
     # If the values can be read, the common case that every sample counts takes the faster path.
     look = readable(target)
     if ignore_index is not None and not (look and (target.numpy() != ignore_index).all()):
@@ -387,25 +376,14 @@ def valid_samples(target: Tensor, mask: Tensor | None, ignore_index: int | None)
     return None if mask is not None and readable(mask) and mask.numpy().all() else mask
 
 
-def check_finite_logits(logits: Tensor, remedy: str = IN_TRAINING) -> None:
-    """Raise ``ValueError`` if ``(N, C)`` logits hold NaN or infinity."""
-
-    def not_finite(_: str) -> str:
+def _require_finite(logits: Tensor) -> None:
+    def message(_: str) -> str:
         where = f" in {int((~logits.isfinite()).any(1).sum())} of {len(logits)} samples" if readable(logits) else ""
-        return f"logits must be finite, got NaN or infinity{where}: {remedy}"
+        advice = "lower the learning rate, clip gradients, or leave those samples out with mask="
+        return f"logits must be finite, got NaN or infinity{where}: {advice}"
 
     largest = torch.finfo(logits.dtype).max
-    require_between(logits, -largest, largest, not_finite)
-
-
-def _check_labels(target: Tensor, classes: int, ignore_index: int | None) -> None:
-    require_between(
-        target, 0, classes - 1,
-        lambda found: (
-            f"target must lie in 0..{classes - 1} for {classes} classes, got labels{found}: "
-            f"number the classes from 0, or set ignore_index to leave a label out (now {ignore_index})"
-        ),
-    )  # fmt: skip
+    require_between(logits, -largest, largest, message)
 
 
 def warn_of_probabilities(data: Classification) -> bool:

@@ -39,9 +39,6 @@ def ece(
         mask: Boolean, same shape: True where a sample counts.
         sample_weight: Non-negative weights, same shape: a sample of weight 2 counts as two.
 
-    Returns:
-        Shape ``(...)``. Accumulated in float64, returned in the given dtype, at least float32.
-
     References:
         Naeini, Cooper, Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning",
         AAAI 2015; Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
@@ -100,9 +97,6 @@ def soft_binned_ece(
         mask: Boolean, same shape: True where a sample counts.
         sample_weight: Non-negative weights, same shape: a sample of weight 2 counts as two.
 
-    Returns:
-        Shape ``(...)``. Accumulated in float64, returned in the given dtype, at least float32.
-
     References:
         Karandikar et al., "Soft Calibration Objectives for Neural Networks", NeurIPS 2021.
 
@@ -154,9 +148,6 @@ def dca(
         mask: Boolean, same shape: True where a sample counts.
         sample_weight: Non-negative weights, same shape: a sample of weight 2 counts as two.
 
-    Returns:
-        Shape ``(...)``. Accumulated in float64, returned in the given dtype, at least float32.
-
     References:
         Liang, Zhang, Wang, Jacobs, "Improved Trainable Calibration Method for Neural Networks on Medical
         Imaging Classification", BMVC 2020.
@@ -186,8 +177,7 @@ class ECELoss(PairObjective):
         ignore_index: Label of samples to ignore.
         sync: Compute on the global batch under ``torch.distributed``.
 
-    Shapes:
-        As in :class:`calibrant.ESDLoss`. See :func:`calibrant.functional.ece` for the formula.
+    See :func:`calibrant.functional.ece` for the formula.
 
     Example:
         >>> import torch
@@ -221,8 +211,7 @@ class SoftBinnedECELoss(PairObjective):
         ignore_index: Label of samples to ignore.
         sync: Compute on the global batch under ``torch.distributed``.
 
-    Shapes:
-        As in :class:`calibrant.ESDLoss`. See :func:`calibrant.functional.soft_binned_ece` for the formula.
+    See :func:`calibrant.functional.soft_binned_ece` for the formula.
 
     Example:
         >>> import torch
@@ -288,9 +277,6 @@ class MDCALoss(Objective):
     Args:
         ignore_index: Label of samples to ignore.
         sync: Compute on the global batch under ``torch.distributed``.
-
-    Shapes:
-        As in :class:`calibrant.ESDLoss`.
 
     References:
         Hebbalaguppe et al., "A Stitch in Time Saves Nine: A Train-Time Regularizing Loss for Improved

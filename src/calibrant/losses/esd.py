@@ -27,19 +27,18 @@ def esd(
 
     which equals the estimator of the paper term by term, ties included. It can be negative.
 
-    With ``sample_weight`` a sample of weight 2 counts as two: the value is that of the repeated rows, and N is the sum
-    of the weights. So their scale matters. Weights that are not counts, such as inverse sampling probabilities, should
-    be multiplied by ``w.sum() / (w ** 2).sum()``; the mean of the value is then 0 for a calibrated classifier, if
-    weight and confidence are independent. :func:`calibrant.metrics.esd` gives the same number.
+    With ``sample_weight`` a sample of weight 2 counts as two, and N is the sum of the weights, so their scale matters.
+    Weights that are not counts, such as inverse sampling probabilities, should be multiplied by
+    ``w.sum() / (w ** 2).sum()``; the mean of the value is then 0 for a calibrated classifier, if weight and confidence
+    are independent. :func:`calibrant.metrics.esd` gives the same number.
 
-    **The value is unbiased; the gradient is not.** Over random batches the mean of this number is the
-    quantity above. Autograd, however, differentiates it with fixed ranks: it does not see that a change of a
-    confidence also changes the indicator :math:`1(z_j \le z_i)`. The missing term is
+    **The value is unbiased; the gradient is not.** Autograd differentiates it with fixed ranks: it does not see that a
+    change of a confidence also changes the indicator :math:`1(z_j \le z_i)`. The missing term is
     :math:`-2\int p(z)^2 D(z)\,\mathrm{Cov}(\dot z, C \mid Z = z)\,dz` with
-    :math:`D(z) = \mathbb{E}[1(Z \le z)(C - Z)]` and :math:`\dot z` the derivative of the confidence with
-    respect to the parameter. It vanishes at perfect calibration and for a pure rescaling of the
-    confidence, and elsewhere can even change a component's sign. The published training recipe uses
-    this same gradient, and works; the paper's statement that it is unbiased does not hold.
+    :math:`D(z) = \mathbb{E}[1(Z \le z)(C - Z)]` and :math:`\dot z` the derivative of the confidence with respect to the
+    parameter. It vanishes at perfect calibration and for a pure rescaling of the confidence, and elsewhere can even
+    change a component's sign. The published recipe uses this same gradient, and works; the paper's statement that it is
+    unbiased does not hold.
 
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(..., N)`` with N at least 3.

@@ -44,8 +44,7 @@ def mmce(
     as published (a V-statistic: never negative, biased upward), or over pairs :math:`i \ne j` divided by
     :math:`N(N-1)` with ``unbiased=True`` (a U-statistic: may be negative, mean 0 when calibrated).
 
-    With ``sample_weight`` a sample of weight 2 counts as two, and N is the sum of the weights: their scale matters for
-    the U-statistic, see :func:`calibrant.functional.esd`.
+    The scale of ``sample_weight`` matters for the U-statistic, see :func:`calibrant.functional.esd`.
 
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(..., N)``.
@@ -53,11 +52,7 @@ def mmce(
         bandwidth: Kernel width :math:`\phi`. The authors' code writes it as 2 x 0.2.
         unbiased: Compute the U-statistic, which needs N at least 2, instead of the V-statistic.
         mask: Boolean, same shape: True where a sample counts.
-        sample_weight: Non-negative weights, same shape; constants, no gradient flows. A weight of 0 is the same as
-            ``mask=False``.
-
-    Returns:
-        Shape ``(...)``. Accumulated in float64, returned in the given dtype, at least float32.
+        sample_weight: Non-negative weights, same shape: a sample of weight 2 counts as two.
 
     References:
         Kumar, Sarawagi, Jain, "Trainable Calibration Measures for Neural Networks from Kernel Mean
@@ -97,9 +92,6 @@ def mmce_weighted(
         bandwidth: Kernel width :math:`\phi`.
         mask: Boolean, same shape: True where a sample counts.
         sample_weight: Non-negative weights, same shape: a sample of weight 2 counts as two.
-
-    Returns:
-        Shape ``(...)``. Accumulated in float64, returned in the given dtype, at least float32.
 
     References:
         Kumar, Sarawagi, Jain, ICML 2018, section on the weighted estimator.
@@ -210,8 +202,7 @@ class MMCELoss(PairObjective):
         ignore_index: Label of samples to ignore.
         sync: Compute on the global batch under ``torch.distributed``.
 
-    Shapes:
-        As in :class:`calibrant.ESDLoss`. See :func:`calibrant.functional.mmce` for formula and paper.
+    See :func:`calibrant.functional.mmce` for formula and paper.
 
     Example:
         >>> import torch
@@ -256,8 +247,7 @@ class WeightedMMCELoss(PairObjective):
         ignore_index: Label of samples to ignore.
         sync: Compute on the global batch under ``torch.distributed``.
 
-    Shapes:
-        As in :class:`calibrant.ESDLoss`. See :func:`calibrant.functional.mmce_weighted` for the formula.
+    See :func:`calibrant.functional.mmce_weighted` for the formula.
 
     Example:
         >>> import torch

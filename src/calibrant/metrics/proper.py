@@ -98,25 +98,29 @@ def log_loss(data: Predictions | None = None, /, **keywords: Unpack[Keywords]) -
         0.4904
     """
     checked = predictions(data, name="log loss", **keywords)
-    probabilities, target = checked.of_classes("log loss")
-    if checked.task == "multi-label":
-        return mean_of(_label_losses(checked), checked)
-    if checked.logits is None:
-        of_target = probabilities[np.arange(len(target)), target]
-        return mean_of(-np.log(np.maximum(of_target, SMALLEST_PROBABILITY), dtype=np.float64), checked)
-    losses = np.empty(len(target))
-    for start in range(0, len(target), ROWS):
-        block = checked.logits[start : start + ROWS].astype(np.float64)
+    checked.of_classes("log loss")
+    return mean_of(log_losses(checked), checked)
+
+
+def log_losses(data: Predictions) -> Array:
+    """Negative log-likelihood of the target of each sample; of each pair, if only these are known, or of each label."""
+    if data.probabilities is None or data.target is None or data.task == "multi-label":
+        return _pair_losses(data)
+    if data.logits is None:
+        of_target = data.probabilities[np.arange(len(data.target)), data.target]
+        return -np.log(np.maximum(of_target, SMALLEST_PROBABILITY), dtype=np.float64)
+    losses = np.empty(len(data.target))
+    for start in range(0, len(data.target), ROWS):
+        block = data.logits[start : start + ROWS].astype(np.float64)
         largest = block.max(1)
         with np.errstate(over="ignore", under="ignore"):  # the exponential of a large negative logit is 0
             loss = np.log(np.exp(block - largest[:, np.newaxis]).sum(1))
-        loss += largest - block[np.arange(len(block)), target[start : start + ROWS]]
+        loss += largest - block[np.arange(len(block)), data.target[start : start + ROWS]]
         losses[start : start + ROWS] = loss
-    return mean_of(losses, checked)
+    return losses
 
 
-def _label_losses(data: Predictions) -> Array:
-    """Negative log-likelihood of each pair of a label's probability and whether it applies."""
+def _pair_losses(data: Predictions) -> Array:
     if data.logits is None or data.target is None:
         of_truth = np.where(data.correct, data.confidence, 1 - data.confidence)
         chances: Array = np.log(np.maximum(of_truth, SMALLEST_PROBABILITY), dtype=np.float64)
@@ -146,13 +150,20 @@ def brier(confidence: Confidence = None, correct: Correct = None, **keywords: Un
     data = predictions(confidence, correct, name="Brier", **keywords)
     if data.probabilities is None or data.task == "multi-label":
         return brier_top(data)
-    probabilities, target = data.of_classes("Brier")
-    scores = np.empty(len(target))
-    for start in range(0, len(target), ROWS):
-        block = probabilities[start : start + ROWS].astype(np.float64)
-        block[np.arange(len(block)), target[start : start + ROWS]] -= 1
+    return mean_of(brier_losses(data), data)
+
+
+def brier_losses(data: Predictions) -> Array:
+    """Brier score of each sample, summed over classes; of each pair, if only these are known, or of each label."""
+    if data.probabilities is None or data.target is None or data.task == "multi-label":
+        squares: Array = (data.confidence.astype(np.float64) - data.correct) ** 2
+        return squares
+    scores = np.empty(len(data.target))
+    for start in range(0, len(data.target), ROWS):
+        block = data.probabilities[start : start + ROWS].astype(np.float64)
+        block[np.arange(len(block)), data.target[start : start + ROWS]] -= 1
         scores[start : start + ROWS] = np.square(block, out=block).sum(1)
-    return mean_of(scores, data)
+    return scores
 
 
 def brier_top(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:

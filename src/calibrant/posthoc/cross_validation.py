@@ -71,7 +71,8 @@ def canonical_order(data: Samples) -> IndexArray:
     for start in range(0, len(position), step):
         part = data.logits[start : start + step].astype(np.float64)
         below = np.maximum(part - part.max(1, keepdims=True), -1e30)
-        position[start : start + step] = (below * factors).sum(1)  # unlike a product, the same for equal rows
+        # Term by term: the order of other sums, and so their last bit, depends on the processor.
+        position[start : start + step] = (below * factors).cumsum(1)[:, -1]
     weight = () if data.weight is None else (data.weight,)
     return np.lexsort((*weight, position, data.target))
 

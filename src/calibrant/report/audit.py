@@ -16,6 +16,7 @@ from calibrant.metrics.evaluate import Score, Scores, html_table
 from calibrant.metrics.groups import GroupCalibration
 from calibrant.metrics.intervals import Equivalence, Interval
 from calibrant.metrics.predictions import MOST, Predictions, Task, View
+from calibrant.metrics.proper import brier_losses, log_losses
 from calibrant.metrics.registry import metrics_table
 from calibrant.metrics.tests import CalibrationTest, Judgement
 from calibrant.report.repair import Repair, recalibrated, test_of_view
@@ -23,8 +24,6 @@ from calibrant.report.statistics import (
     OF_TOP_LABEL,
     AverageError,
     average_error,
-    brier_losses,
-    log_losses,
     mean_interval,
     score_of_risk,
     scores_of,
@@ -271,21 +270,8 @@ def audit_table(
 ) -> Audit:
     """Audit a table that is not read into memory: exact scores by SQL, and tests from cells of confidence.
 
-    Bins must be right-closed. There are no losses and no recalibration, which need the samples; the other arguments
-    are those of :func:`audit`.
-
-    Args:
-        name: Name of the model.
-        path: File, folder or pattern.
-        columns: Names of the columns, and what they mean.
-        engine: What runs the SQL, see :mod:`calibrant.metrics.scale`.
-        bins: Number of bins of ECE.
-        convention: Convention of ECE.
-        draws: Number of data sets drawn to test calibration.
-        seed: Seed of these draws.
-        margin: Largest acceptable error.
-        memory_limit: Memory limit of DuckDB.
-        progress: Called with the share of the work that is done.
+    Arguments are those of :func:`audit`, the file, its columns, and what runs the SQL; bins must be right-closed. There
+    are no losses and no recalibration, which need the samples.
     """
     from calibrant.metrics import scale
 

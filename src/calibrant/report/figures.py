@@ -4,7 +4,7 @@ A gap is the mean probability minus the share that came true, in points, so 0 is
 drawn without ``pyplot``, so nothing is shown, kept or leaked: save one with ``figure.savefig``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from calibrant.metrics.change import TimeCalibration
 from calibrant.metrics.groups import GroupCalibration
 from calibrant.metrics.intervals import Interval
 from calibrant.metrics.predictions import Predictions
+from calibrant.report.formats import shortened
 from calibrant.report.statistics import ERRORS, MOST_ROWS, class_rows, wilson_interval
 from calibrant.report.style import (
     ACCENT,
@@ -39,7 +40,7 @@ __all__ = ["classwise_plot", "cumulative_plot", "groups_plot", "reliability_diag
 # Largest number of points: more could not be distinguished.
 MOST_POINTS = 400
 # Longest name beside an axis; the table beside the figure has the whole name.
-LONGEST = 28
+LABEL_LETTERS = 28
 
 
 def __dir__() -> list[str]:
@@ -311,13 +312,7 @@ def time_plot(found: TimeCalibration, *, title: str | None = None, ax: Axes | No
     if found.changed:
         mark = f"most likely change: after {literal(found.change_at)}"
         handles.append(Line2D([], [], color=GAP, linewidth=1.5, linestyle=(0, (4, 2)), label=mark))
-    if ax is not None:
-        _draw_windows(ax, found)
-        return legend_inside(ax, title, *handles)
-    with canvas(3.2, title) as figure:
-        _draw_windows(figure.subplots(), found)
-        legend_above(figure, title, *handles)
-    return figure
+    return _drawn(lambda axes: _draw_windows(axes, found), 3.2, handles, title, ax)
 
 
 def _plot(rows: Sequence[Row], kind: str, wrong: str, right: str, title: str | None, ax: Axes | None) -> Figure:
@@ -329,11 +324,18 @@ def _plot(rows: Sequence[Row], kind: str, wrong: str, right: str, title: str | N
         )
         if shown
     ]
+    return _drawn(lambda axes: _draw_rows(axes, rows, kind), 1.2 + 0.24 * max(len(rows), 3), handles, title, ax)
+
+
+def _drawn(
+    draw: Callable[[Axes], None], height: float, handles: Sequence[Line2D], title: str | None, ax: Axes | None
+) -> Figure:
+    """A figure of one plot, or the user's figure with the plot in some of its axes."""
     if ax is not None:
-        _draw_rows(ax, rows, kind)
+        draw(ax)
         return legend_inside(ax, title, *handles)
-    with canvas(1.2 + 0.24 * max(len(rows), 3), title) as figure:
-        _draw_rows(figure.subplots(), rows, kind)
+    with canvas(height, title) as figure:
+        draw(figure.subplots())
         legend_above(figure, title, *handles)
     return figure
 
@@ -346,7 +348,7 @@ def _draw_rows(axes: Axes, rows: Sequence[Row], kind: str) -> None:
         axes.hlines(place, low, high, color=colour, linewidth=1.8)
         axes.plot(value, place, "o", color=colour, markersize=5.5, markeredgecolor=PAPER, markeredgewidth=0.8)
     axes.set(xlabel="stated minus observed, points", ylabel=kind, ylim=(len(rows) - 0.4, -0.6))
-    axes.set_yticks(range(len(rows)), [_short(row.name) for row in rows])
+    axes.set_yticks(range(len(rows)), [shortened(literal(row.name), LABEL_LETTERS) for row in rows])
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes.grid(visible=False, axis="y")
 
@@ -363,7 +365,9 @@ def _draw_windows(axes: Axes, found: TimeCalibration) -> None:
     if found.changed:
         axes.axvline(_place(found), color=GAP, linewidth=1.5, linestyle=(0, (4, 2)))
     axes.set(xlabel="start of the window", ylabel="stated minus observed, points", xlim=(-0.6, len(windows) - 0.4))
-    axes.set_xticks(place, [_short(window.start) for window in windows], rotation=30, ha="right")
+    axes.set_xticks(
+        place, [shortened(literal(window.start), LABEL_LETTERS) for window in windows], rotation=30, ha="right"
+    )
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.grid(visible=False, axis="x")
 
@@ -383,8 +387,3 @@ def _moment(text: str) -> tuple[float, str]:
         return float(text), ""
     except ValueError:
         return 0.0, text
-
-
-def _short(name: str) -> str:
-    text = literal(name)
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"

@@ -59,6 +59,16 @@ def clean(name: str) -> str:
     return " ".join("".join(map(_visible, name)).split()) or "unnamed"
 
 
+def shortened(name: str, most: int) -> str:
+    """A name of at most so many characters, cut with an ellipsis.
+
+    Example:
+        >>> print(shortened("resnet-50", 7), shortened("resnet", 7))
+        resnet… resnet
+    """
+    return name if len(name) <= most else f"{name[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
 def as_sentence(text: object) -> str:
     """What a result prints as, with a capital letter and a full stop.
 

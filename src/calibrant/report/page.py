@@ -25,7 +25,7 @@ from calibrant.metrics.registry import number as measured
 from calibrant.report.audit import Audit
 from calibrant.report.figures import classwise_plot, cumulative_plot, groups_plot, reliability_diagram, time_plot
 from calibrant.report.formats import NO_BREAK, as_sentence, bare_p, clean, counted, percent, sentence
-from calibrant.report.statistics import MOST_ROWS, class_rows, floor_note
+from calibrant.report.statistics import LOSS_NAMES, MOST_ROWS, class_rows, floor_note
 from calibrant.report.style import inline_svg, same_axes
 from calibrant.report.verdict import caveat, verdict
 
@@ -33,14 +33,13 @@ from calibrant.report.verdict import caveat, verdict
 Compared = tuple[str, str, Comparison | str]
 # Scores of the table before and after recalibration.
 REPAIRED = ("gap", "ece", "equal_mass_ece", "smooth_ece", "ks_error", "esd", "classwise_ece", "log_loss", "brier")
-LOSSES = {"log_loss": "Log loss", "brier": "Brier score"}
 # Groups in a table; the rest are counted.
 MOST_GROUPS = 40
 SIGNED_ZERO = re.compile(r"[+-]0\.0+( %)?")
 POWER = re.compile(r"(-?[\d.]+)e([+-]\d+)")
 
 
-class Made(NamedTuple):
+class Provenance(NamedTuple):
     """When, from what and how a page was made, for its foot.
 
     Attributes:
@@ -60,7 +59,7 @@ def write_report(
     comparisons: Sequence[Compared] = (),
     *,
     opening: Sequence[str] = (),
-    made: Made | None = None,
+    made: Provenance | None = None,
 ) -> None:
     """Write audits as one self-contained HTML page: no script, nothing to load, the same bytes for the same audits.
 
@@ -90,7 +89,7 @@ def render(
     comparisons: Sequence[Compared] = (),
     *,
     opening: Sequence[str] = (),
-    made: Made | None = None,
+    made: Provenance | None = None,
 ) -> str:
     """Return the page of :func:`write_report`."""
     if not audits:
@@ -115,7 +114,7 @@ def render(
         meanings={score.key: for_task(METRICS[score.key], score.task) for score in scores}.values(),
         footer=_footer(audits),
         made=made,
-        losses=LOSSES,
+        losses=LOSS_NAMES,
         most_groups=MOST_GROUPS,
     )
 
@@ -199,7 +198,7 @@ def _model(audit: Audit, figures: dict[str, Markup]) -> dict[str, Any]:
         "facts": list(_facts(audit)),
         "tests": [] if audit.task == "multi-label" else list(_tests(audit)),
         "maps": "; ".join(
-            [*(f"{LOSSES[key]}: {part.recalibration}" for key, part in audit.parts.items()),
+            [*(f"{LOSS_NAMES[key]}: {part.recalibration}" for key, part in audit.parts.items()),
              *filter(None, [floor_note(audit.predictions)])]
         ),
         "columns": stated,

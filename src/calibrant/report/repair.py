@@ -13,6 +13,7 @@ from calibrant.metrics import InputWarning, judge
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.evaluate import Scores
 from calibrant.metrics.predictions import Predictions, Task
+from calibrant.metrics.proper import log_losses
 from calibrant.metrics.tests import Judgement
 from calibrant.posthoc import (
     AutoCalibration,
@@ -21,7 +22,7 @@ from calibrant.posthoc import (
     TemperatureScaling,
     logits_from_probabilities,
 )
-from calibrant.report.statistics import log_losses, mean_and_error, scores_of
+from calibrant.report.statistics import mean_and_error, scores_of
 
 # Fewest samples that are fitted on halves.
 MIN_SAMPLES = 10

@@ -16,8 +16,8 @@ from calibrant.metrics import confidence_interval
 from calibrant.metrics.binned import ConventionName, ece
 from calibrant.metrics.evaluate import Score, Scores
 from calibrant.metrics.intervals import Interval
-from calibrant.metrics.predictions import ROWS, Predictions, View, name_of, views
-from calibrant.metrics.proper import SMALLEST_PROBABILITY
+from calibrant.metrics.predictions import Predictions, View, name_of, views
+from calibrant.metrics.proper import SMALLEST_PROBABILITY, log_losses
 
 # Two-sided 95 % of a normal distribution, in standard errors.
 ERRORS = 1.959964
@@ -25,6 +25,7 @@ ERRORS = 1.959964
 LEAST_GAP = 0.00005
 # Largest number of classes in a table or a figure; the worst classes are the interesting ones.
 MOST_ROWS = 20
+LOSS_NAMES = {"log_loss": "Log loss", "brier": "Brier score"}
 # Scores of the top label, even where the risk of class 1 is judged.
 OF_TOP_LABEL = ("accuracy", "mean_confidence", "aurc")
 # Conventions of scores that name the accuracy, which is the share of class 1 if its risk is judged.
@@ -148,51 +149,22 @@ def wilson_interval(right: Array, samples: Array) -> tuple[Array, Array]:
     return np.clip(centre - half, 0, share), np.clip(centre + half, share, 1)
 
 
-def log_losses(given: Predictions) -> Array:
-    """Log loss of each sample, ``(N,)``: of its class, of the pair, or the mean over its labels."""
-    if given.probabilities is None or given.target is None:
-        return _of_events(given.confidence, given.correct)
-    if given.target.ndim == 2:
-        return _over_labels(_of_events(given.probabilities, given.target == 1), given.target)
-    rows = np.arange(len(given.target))
-    if given.logits is None:
-        of_target = given.probabilities[rows, given.target]
-        return -np.log(np.maximum(of_target, SMALLEST_PROBABILITY), dtype=np.float64)
-    found = np.empty(len(rows))
-    for start in range(0, len(rows), ROWS):
-        block = given.logits[start : start + ROWS].astype(np.float64)
-        block -= block.max(1, keepdims=True)
-        with np.errstate(under="ignore"):
-            totals = np.log(np.exp(block).sum(1))
-        found[start : start + ROWS] = totals - block[np.arange(len(block)), given.target[start : start + ROWS]]
-    return found
-
-
 def floor_note(given: Predictions) -> str:
     """What is counted in place of p = 0, if that happened; else empty."""
     largest = float(log_losses(given).max())
     return f"p = 0 counts as {SMALLEST_PROBABILITY:.1e}" if largest > -0.999 * math.log(SMALLEST_PROBABILITY) else ""
 
 
-def brier_losses(given: Predictions) -> Array:
-    """Brier score of each sample: summed over classes, or the mean over labels."""
-    if given.probabilities is None or given.target is None:
-        return (given.confidence.astype(np.float64) - given.correct) ** 2
-    p = given.probabilities.astype(np.float64)
-    if given.target.ndim == 2:
-        return _over_labels((p - given.target) ** 2, given.target)
-    p[np.arange(len(p)), given.target] -= 1
-    total: Array = np.square(p, out=p).sum(1)
-    return total
-
-
 def mean_and_error(given: Predictions, losses: Array) -> tuple[float, float]:
-    """Mean of a loss over samples, or over all known labels, and its standard error."""
+    """Mean of a loss over samples, or over all known labels, and its standard error; samples are independent."""
     weight = np.ones(given.samples) if given.sample_weight is None else given.sample_weight
-    labels = np.ones(given.samples)
+    count = np.ones(given.samples)
     if given.task == "multi-label" and given.target is not None:
-        labels = (given.target != IGNORED).sum(1)
-    share = labels / float(weight @ labels)
+        known = given.target != IGNORED
+        count, each = known.sum(1), np.zeros(known.shape)
+        each[known] = losses
+        losses = each.sum(1) / np.maximum(count, 1)
+    share = count / float(weight @ count)
     mean = float((weight * share) @ losses)
     return mean, math.sqrt(float(weight @ (share * (losses - mean)) ** 2))
 
@@ -203,19 +175,6 @@ def mean_interval(metric: str, given: Predictions, losses: Array) -> Interval:
     count = given.samples if given.sample_weight is None else float(given.sample_weight.sum())
     reach = ERRORS * error * math.sqrt(count / max(count - 1, 1))
     return Interval(metric, mean, max(mean - reach, 0.0), mean + reach, 0.95, "jackknife")
-
-
-def _over_labels(losses: Array, target: Marks) -> Array:
-    """Mean over the labels that are known; 0 if none is."""
-    known = target != IGNORED
-    means: Array = np.where(known, losses, 0).sum(1) / np.maximum(known.sum(1), 1)
-    return means
-
-
-def _of_events(probability: Array, event: Marks) -> Array:
-    # In float64 one minus a float32 is exact.
-    p = probability.astype(np.float64)
-    return -np.log(np.maximum(np.where(event, p, 1 - p), SMALLEST_PROBABILITY))
 
 
 class ClassRow(NamedTuple):

@@ -8,7 +8,7 @@ import numpy as np
 
 from calibrant import metrics
 from calibrant.metrics.closed_form import p_value
-from calibrant.report.formats import as_sentence
+from calibrant.report.formats import as_sentence, shortened
 from calibrant.report.statistics import ERRORS, largest_gap_by_chance
 
 if TYPE_CHECKING:  # an audit shows its verdict, so it imports this file
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # an audit shows its verdict, so it imports this file
 
 # Classes or labels that are described one by one; the rest are counted.
 MOST_NAMED = 3
-# Rise of ECE that is mentioned, and the longest name, in letters, that is not cut.
+# Rise of ECE that is mentioned, and letters of a name.
 LEAST_HARM, LONGEST = 0.005, 60
 # Fewer samples than these are said to be few, as groups of fewer are not judged; and how many would do.
 FEW, ENOUGH = 30, 100
@@ -54,21 +54,21 @@ def verdict(audit: "Audit") -> str:
         said.append(
             f"{samples:,} samples are few: only large errors show, and intervals are rough; give {ENOUGH} or more."
         )
-    said += [_alone(found, samples) for found in findings if found not in family]
+    said += [_of_view(found, samples) for found in findings if found not in family]
     if family:
         start = "But the" if findings[0] not in family and not findings[0].rejected else "The"
         said.append(_of_classes(family, audit.scores.classes or len(family), start))
     if any(found.rejected for found in findings) and (audit.repair is not None or audit.problem):
         said.append(_recalibration(audit))
-    return " ".join([*said, *_of_parts(audit)])
+    return " ".join([*said, *_of_groups_and_changes(audit)])
 
 
-def _of_parts(audit: "Audit") -> list[str]:
+def _of_groups_and_changes(audit: "Audit") -> list[str]:
     """What was found in groups, over time, and since the baseline."""
     said = []
     if audit.groups is not None and audit.groups.rejected:
         wrong = audit.groups.rejected
-        named = _first([f"{_short(group.name)} ({100 * group.gap.value:+z.2f} points)" for group in wrong])
+        named = _first([f"{shortened(group.name, LONGEST)} ({100 * group.gap.value:+z.2f} points)" for group in wrong])
         are = "is" if len(wrong) == 1 else "are"
         said.append(
             f"{len(wrong):,} of {len(audit.groups.groups):,} groups {are} not calibrated (Holm's correction): {named}."
@@ -86,10 +86,6 @@ def _first(each: Sequence[str]) -> str:
     return "; ".join([*each[:MOST_NAMED], *more])
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
-
-
 def caveat(audit: "Audit") -> str:
     """A reservation about a fitted recalibration; empty if there is none."""
     given = audit.predictions
@@ -99,7 +95,7 @@ def caveat(audit: "Audit") -> str:
     return "most confidences are exactly 1, so the fit depends on the number used in place of p = 0"
 
 
-def _alone(found: "Finding", samples: int) -> str:
+def _of_view(found: "Finding", samples: int) -> str:
     """The sentences about the confidence, the top label or the risk of class 1."""
     p, view = p_value(found.p_value), found.view
     stated = f"the {_risks(view.name)}" if view.of_event else "the confidences"
@@ -108,15 +104,17 @@ def _alone(found: "Finding", samples: int) -> str:
     rejected = "is rejected" if found.rejected else "is not rejected"
     if found.average.significant:
         these = _risks(view.name).split()[0] if view.of_event else "confidences"
-        return f"{_average(found)}. The hypothesis that these {these} are calibrated {rejected} ({p}).{_within(found)}"
+        return (
+            f"{_average(found)}. The hypothesis that these {these} are calibrated {rejected} ({p}).{_acceptance(found)}"
+        )
     if found.rejected:
         gap, shape = found.average.gap, _shape(found)
         return (
             f"The average error of {stated} is within chance (95 % interval {100 * gap.low:z.2f} to "
             f"{100 * gap.high:z.2f} points), but the hypothesis that they are calibrated is rejected ({p})"
-            f"{shape and f': they are {shape}'}.{_within(found)}"
+            f"{shape and f': they are {shape}'}.{_acceptance(found)}"
         )
-    rest = _not_ruled_out(found, samples) + _within(found)
+    rest = _not_ruled_out(found, samples) + _acceptance(found)
     return f"The hypothesis that {stated} are calibrated is not rejected ({p}).{rest}"
 
 
@@ -127,7 +125,7 @@ def _risks(name: str) -> str:
         >>> print(_risks("1"), "|", _risks("good"))
         risks of class 1 | probabilities of class 'good' (P(y = good))
     """
-    short = _short(name)
+    short = shortened(name, LONGEST)
     if short.lstrip("-").isdecimal():
         return f"risks of class {short}"
     return f"probabilities of class {short!r} (P(y = {short}))"
@@ -165,7 +163,7 @@ def _not_ruled_out(found: "Finding", samples: int) -> str:
     )
 
 
-def _within(found: "Finding") -> str:
+def _acceptance(found: "Finding") -> str:
     equal = found.equivalence
     if not equal.on_average or (equal.groups == 1 and not equal.everywhere):
         return ""
@@ -192,7 +190,7 @@ def _of_classes(family: Sequence["Finding"], total: int, start: str) -> str:
         widest = max(abs(gap.value) + wider * (gap.high - gap.low) / 2 for gap in gaps)
         none = f"None of {of} is rejected as uncalibrated (smallest {smallest}, {correction})"
         return f"{none}; average errors of up to {100 * widest:.2f} points cannot be ruled out."
-    named = _first([f"{kind} {_short(found.view.name)} {_of_class(found)}" for found in wrong])
+    named = _first([f"{kind} {shortened(found.view.name, LONGEST)} {_of_class(found)}" for found in wrong])
     return (
         f"{start} probabilities of {len(wrong):,} of {of} are not calibrated ({smallest} at the smallest, "
         f"{correction}): {named}."

@@ -14,17 +14,16 @@ from calibrant.losses import checks
 from calibrant.losses.checks import Classification
 from calibrant.torch_private import unwrapped
 from calibrant.training import forward
-from calibrant.training.forward import Loss, evaluating, freeze_batchnorm_statistics, logits_of, spread
-from calibrant.training.guard import (
-    GO_BACK,
-    PROBABILITIES,
-    Guard,
+from calibrant.training.forward import (
+    Loss,
     Scores,
-    look_like_probabilities,
-    place_of_call,
+    evaluating,
+    freeze_batchnorm_statistics,
+    logits_of,
     scores_of,
-    warn,
+    spread,
 )
+from calibrant.training.guard import GO_BACK, NOTICED, PROBABILITIES, Guard, Reminder, look_like_probabilities
 from calibrant.training.output_layer import DividedLogits, Layer, divide, find_output, through_layer
 from calibrant.training.temperature_loop import (
     FEWEST,
@@ -41,10 +40,6 @@ BatchNormUse = Literal["freeze", "update"]
 # Held-out batches are used at every k-th step on average. The part of a step that is left out walks through the order
 # of a loader that does not shuffle, so that each of its batches has its turn whatever their number.
 WALK = 0.382
-# Steps of training, and log T, from which on a forgotten finish() matters although the training loss is at T = 1.
-FEWEST_STEPS, NEAR_ONE = 100, 0.1
-# Relative change of the output layer that is more than rounding to another precision.
-NOTICED = 0.01
 
 
 class Step(NamedTuple):
@@ -75,53 +70,6 @@ class Finished(NamedTuple):
     error: float
     held_out: Scores
     new: Scores | None
-
-
-class Reminder:
-    """Reminds the user of ``finish()`` when a loss is gone and logits are not divided by its temperature."""
-
-    def __init__(self, loop: TemperatureLoop) -> None:
-        self.on = True
-        self.steps = 0  # of training since finish()
-        self._place = place_of_call()
-        self._loop = loop
-        self._divided: Tensor | None = None
-        self._norm = 0.0
-
-    def tell(self) -> None:
-        """Warn if ``finish()`` is missing."""
-        temperature = self._loop.temperature if self.steps else 1.0
-        if temperature == 1 and self.steps >= FEWEST_STEPS and abs(math.log(self._loop.best)) > NEAR_ONE:
-            temperature = self._loop.best
-        if self.on and temperature != 1:
-            warn(
-                f"training ended without finish(): the model's logits are not divided by the temperature of held-out "
-                f"data, {temperature:.3g}, and are {'over' if temperature > 1 else 'under'}-confident. Call "
-                "finish(held_out_loader) on the loss",
-                self._place,
-            )
-        elif self.on and self.have_changed():
-            warn(
-                "the model's weights have changed since finish(): weights saved before it are not divided by the "
-                "temperature. Load weights saved after it, or call finish(held_out_loader) again",
-                self._place,
-            )
-
-    def watch(self, weights: Tensor | None) -> None:
-        """Keep the weights that ``finish()`` divided, or forget them."""
-        self._divided = weights
-        self._norm = 0.0 if weights is None else _norm(weights)
-
-    def have_changed(self) -> bool | None:
-        """Whether other weights were loaded, or these trained, since then; None if ``finish()`` divided nothing."""
-        if self._divided is None:
-            return None
-        return not math.isclose(_norm(self._divided), self._norm, rel_tol=NOTICED / 2)
-
-
-def _norm(weights: Tensor) -> float:
-    local = getattr(weights, "to_local", weights.detach)()  # the part of this process, if it is sharded
-    return float(torch.linalg.vector_norm(local.float()))
 
 
 class CalibratedLoss:
@@ -297,14 +245,13 @@ class CalibratedLoss:
     def is_due(self, given: bool = True) -> bool:
         """Count a step, and return whether its held-out batch, if one is given, is used."""
         self._check_state()
+        if self._finished and self.reminder.on:
+            self.guard.warn(
+                "finished",
+                "training goes on after finish(), from a temperature of 1, since logits are divided already: call "
+                "finish(held_out_loader) again at the end, or only once, after the last step",
+            )
         if self._finished:
-            if self.reminder.on:
-                self.guard.warn(
-                    "finished",
-                    "training goes on after finish(), from a temperature of 1: the model's logits are divided already. "
-                    "If that is intended, call finish(held_out_loader) again at the end; otherwise call finish() only "
-                    "once, after the last step",
-                )
             self._finished = False
             self.reminder.watch(None)
         has_use = self.method == "temperature" or self.weight > 0
@@ -405,8 +352,7 @@ class CalibratedLoss:
 
     def log(self) -> dict[str, float]:
         """Values for a log: the temperature, and scores of the held-out batches of the last window of steps."""
-        scores = {"temperature": self.temperature} | self.guard.latest
-        return scores | {"warnings": float(len(self.guard.warnings_))}
+        return self.guard.with_warnings({"temperature": self.temperature} | self.guard.latest)
 
     @torch.no_grad()
     def compare(self, held_out: Iterable[Any], new: Iterable[Any]) -> tuple[Scores, Scores]:
@@ -439,9 +385,8 @@ class CalibratedLoss:
             The temperature, its standard error, and scores on the data given.
 
         Raises:
-            ValueError: If the logits of the final network are infinite or NaN on every sample. Where they are on some,
-                these are left out, with a warning. Also if the state of this loss is from before an earlier call, and
-                the weights of the model are not.
+            ValueError: If the logits of the final network are infinite or NaN on every sample, or if the state of this
+                loss is from before an earlier call, and the weights of the model are not.
         """
         self._check_state()
         self.detach()

@@ -1,11 +1,11 @@
-"""Forward passes of any model, its logits as samples, and the losses of batches in which labels may be ignored."""
+"""Forward passes of any model, its logits as samples, and losses and scores of batches with ignored labels."""
 
 import copy
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from calibrant.distributed import is_distributed
+from calibrant import distributed
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification
-from calibrant.numerics import readable
+from calibrant.numerics import accumulation_dtype, readable
 from calibrant.torch_private import BatchNorm, Dropout, unwrapped
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -201,7 +201,9 @@ def loss_or_zero(loss: Loss, logits: Tensor, target: Tensor, *, minimum: int = 1
 def objective_of(objective: Loss, logits: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
     """Return a calibration objective, which may need several samples, or weights of the samples."""
     if weight is None:
-        if is_distributed():  # the objective is that of the global batch, so one rank's labels do not decide
+        if (
+            distributed.is_distributed()
+        ):  # the objective is that of the global batch, so one rank's labels do not decide
             return objective(logits, target)
         return loss_or_zero(objective, logits, target, minimum=minimum_samples(objective))
     plain = unwrapped(objective) if isinstance(objective, nn.Module) else objective  # torch.compile hides the arguments
@@ -253,3 +255,104 @@ def mean_nll(logits: Tensor, target: Tensor, ignore_index: int) -> Tensor:
         return total / (target != ignore_index).sum().clamp_min(1)
     loss = F.cross_entropy(logits, target, ignore_index=ignore_index)
     return zero_of(logits) if bool(loss.isnan()) and bool((target == ignore_index).all()) else loss
+
+
+class Scores(NamedTuple):
+    """Means over samples."""
+
+    samples: float
+    accuracy: float
+    nll: float
+    gap: float  # mean confidence minus accuracy
+    doubt: float = 0.0  # mean of 1 minus the probability of the target
+
+    @property
+    def deviation(self) -> float:
+        """Standard error of the accuracy, with one right and one wrong answer added."""
+        p = (self.accuracy * self.samples + 1) / (self.samples + 2)
+        return math.sqrt(p * (1 - p) / max(self.samples, 1))
+
+    def named(self) -> dict[str, float]:
+        """Scores of held-out samples for a log."""
+        return {"held_out_accuracy": self.accuracy, "held_out_nll": self.nll, "held_out_gap": self.gap}
+
+
+class Sums:
+    """Running sums on the device of the batches, several batches at a time, so that a step takes hardly longer."""
+
+    WAITING = 16
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self._sums: Tensor | None = None
+        self._waiting: list[Classification] = []
+        self._marks: dict[str, tuple[Tensor, int]] = {}  # sums and batches at the last call of since()
+
+    def add(self, data: Classification) -> None:
+        """Add a batch of logits as the loss sees them."""
+        self._waiting.append(data)
+        self.batches += 1
+        if len(self._waiting) == self.WAITING:
+            self._sum_up()
+
+    @torch.no_grad()
+    def _sum_up(self) -> Tensor:
+        if self._waiting:
+            data = joined(self._waiting)
+            self._waiting = []
+            logits = data.logits if data.logits.dtype == torch.float64 else data.logits.float()
+            log_probabilities = logits.log_softmax(1)
+            top, predicted = log_probabilities.max(1)
+            nll = -log_probabilities.gather(1, data.target.unsqueeze(1)).squeeze(1)
+            right = (predicted == data.target).to(top.dtype)
+            rows = torch.stack((torch.ones_like(top), right, nll, top.exp(), 1 - (-nll).exp()))
+            if data.mask is not None:
+                rows = torch.where(data.mask, rows, 0.0)
+            sums = rows.sum(1, dtype=accumulation_dtype(rows) if self._sums is None else self._sums.dtype)
+            self._sums = sums if self._sums is None else self._sums + sums
+        return torch.zeros(5, dtype=torch.float64) if self._sums is None else self._sums
+
+    def scores(self) -> Scores | None:
+        """Means of this rank so far, or None before the first sample."""
+        return _means(self._sum_up())
+
+    def since(self, purpose: str) -> tuple[Scores | None, int]:
+        """Means of all ranks since the last call for the same purpose, and the number of batches."""
+        now, batches = self._sum_up(), self.batches
+        before, batches_before = self._marks.get(purpose, (torch.zeros_like(now), 0))
+        self._marks[purpose] = now, batches
+        sums = now - before.to(now.device)
+        sums = distributed.sum_across_ranks(sums) if distributed.is_distributed() else sums
+        return _means(sums), batches - batches_before
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to continue, with the batches so far summed up."""
+        self._sum_up()
+        return vars(self).copy()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state."""
+        vars(self).update(state)
+
+
+def _means(sums: Tensor) -> Scores | None:
+    samples, right, nll, confidence, doubt = sums.tolist()
+    if samples == 0:
+        return None
+    return Scores(samples, right / samples, nll / samples, (confidence - right) / samples, doubt / samples)
+
+
+def scores_of(logits: Tensor, target: Tensor) -> Scores:
+    """Accuracy, log loss and gap of logits."""
+    sums = Sums()
+    sums.add(Classification(logits, target))
+    return sums.scores() or Scores(0, 0, 0, 0)
+
+
+def joined(parts: list[Classification]) -> Classification:
+    """Join batches."""
+    logits, target = torch.cat([part.logits for part in parts]), torch.cat([part.target for part in parts])
+    if all(part.mask is None for part in parts):
+        return Classification(logits, target)
+    masks = [torch.ones_like(part.target, dtype=torch.bool) if part.mask is None else part.mask for part in parts]
+    return Classification(logits, target, torch.cat(masks))

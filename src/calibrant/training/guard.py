@@ -1,4 +1,4 @@
-"""Warnings of calibrated training, and the guard that measures batches as they pass to give them."""
+"""Warnings of calibrated training: the guard that measures batches as they pass, and the reminder of ``finish``."""
 
 import copy
 import math
@@ -6,15 +6,18 @@ import sys
 import warnings
 from collections.abc import Mapping, Sized
 from operator import length_hint
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant import distributed, inputs
+from calibrant import inputs
 from calibrant.losses.checks import Classification
-from calibrant.numerics import accumulation_dtype
+from calibrant.training.forward import Scores, Sums
+
+if TYPE_CHECKING:
+    from calibrant.training.temperature_loop import TemperatureLoop
 
 # A warning located in a framework would be silenced with the framework's own.
 PASSED_OVER = ("calibrant", "torch", "lightning", "pytorch_lightning", "transformers", "accelerate")
@@ -22,14 +25,12 @@ PASSED_OVER = ("calibrant", "torch", "lightning", "pytorch_lightning", "transfor
 WINDOW = 50
 # Differences of this many standard errors are not chance: about 1 in 2,000 windows of a sound run.
 BEYOND_CHANCE = 3.5
-# Held-out accuracy in the first steps from which on the network has probably seen the samples, and samples needed. New
-# data of an easy task may be as accurate, but a fitted network doubts them more than the data it was fitted to: those
-# with more than this many times the doubt of training samples are new.
+# Held-out accuracy in the first steps from which on the network has probably seen the samples, samples needed, and the
+# ratio of their doubt to that of training samples above which they are new data of an easy task all the same.
 SEEN, FEWEST_SEEN, NEW = 0.99, 256, 3.0
-# The pull of the objective on the logits over which it leads the training, relative to that of the training loss at its
-# strongest. Its pull now will not do: it vanishes on data that are fitted, whether the objective costs accuracy or not.
-# A network that is fitted from the start, as in fine-tuning, is judged by the pull that the NLL would have on the
-# held-out samples instead. results/guard.md measures both ratios in sound runs and failures.
+# Pull of the objective on the logits above which it leads the training, relative to that of the training loss at its
+# strongest (its pull vanishes on data that are fitted) or, if larger, to that of the NLL on the held-out samples.
+# results/guard.md measures both ratios in sound runs and failures.
 OUTWEIGHS = 1.0
 # Held-out batches with a gradient that a judgement of the pull needs.
 FEWEST_PULLS = 10
@@ -41,6 +42,10 @@ APART = 1.2
 COLLAPSE = 0.05
 # Points of accuracy in `finish` above the best window of held-out batches that are those of other data.
 RISE = 0.1
+# Steps of training, and log T, from which on a forgotten finish() matters although the training loss is at T = 1.
+FEWEST_STEPS, NEAR_ONE = 100, 0.1
+# Relative change of the output layer that is more than rounding to another precision.
+NOTICED = 0.01
 PROBABILITIES = (
     "the model's outputs look like probabilities or log-probabilities: remove the softmax, sigmoid or log-softmax at "
     "its end, since the loss takes logits"
@@ -89,105 +94,51 @@ def look_like_probabilities(logits: Tensor, *, of_one: bool = True) -> bool:
     return inputs.looks_like_probabilities(rows) or bool(rows.max() < 0.01 and inputs.sum_to_one(np.exp(rows)))
 
 
-class Scores(NamedTuple):
-    """Means over samples."""
+class Reminder:
+    """Reminds the user of ``finish()`` when a loss is gone and logits are not divided by its temperature."""
 
-    samples: float
-    accuracy: float
-    nll: float
-    gap: float  # mean confidence minus accuracy
-    doubt: float = 0.0  # mean of 1 minus the probability of the target
+    def __init__(self, loop: "TemperatureLoop") -> None:
+        self.on = True
+        self.steps = 0  # of training since finish()
+        self._place = place_of_call()
+        self._loop = loop
+        self._divided: Tensor | None = None
+        self._norm = 0.0
 
-    @property
-    def deviation(self) -> float:
-        """Standard error of the accuracy, with one right and one wrong answer added."""
-        p = (self.accuracy * self.samples + 1) / (self.samples + 2)
-        return math.sqrt(p * (1 - p) / max(self.samples, 1))
+    def tell(self) -> None:
+        """Warn if ``finish()`` is missing."""
+        temperature = self._loop.temperature if self.steps else 1.0
+        if temperature == 1 and self.steps >= FEWEST_STEPS and abs(math.log(self._loop.best)) > NEAR_ONE:
+            temperature = self._loop.best
+        if self.on and temperature != 1:
+            warn(
+                f"training ended without finish(): the model's logits are not divided by the temperature of held-out "
+                f"data, {temperature:.3g}, and are {'over' if temperature > 1 else 'under'}-confident. Call "
+                "finish(held_out_loader) on the loss",
+                self._place,
+            )
+        elif self.on and self.have_changed():
+            warn(
+                "the model's weights have changed since finish(): weights saved before it are not divided by the "
+                "temperature. Load weights saved after it, or call finish(held_out_loader) again",
+                self._place,
+            )
 
-    def named(self) -> dict[str, float]:
-        """Scores of held-out samples for a log."""
-        return {"held_out_accuracy": self.accuracy, "held_out_nll": self.nll, "held_out_gap": self.gap}
+    def watch(self, weights: Tensor | None) -> None:
+        """Keep the weights that ``finish()`` divided, or forget them."""
+        self._divided = weights
+        self._norm = 0.0 if weights is None else _norm(weights)
 
-
-class Sums:
-    """Running sums on the device of the batches, several batches at a time, so that a step takes hardly longer."""
-
-    WAITING = 16
-
-    def __init__(self) -> None:
-        self.batches = 0
-        self._sums: Tensor | None = None
-        self._waiting: list[Classification] = []
-        self._marks: dict[str, tuple[Tensor, int]] = {}  # sums and batches at the last call of since()
-
-    def add(self, data: Classification) -> None:
-        """Add a batch of logits as the loss sees them."""
-        self._waiting.append(data)
-        self.batches += 1
-        if len(self._waiting) == self.WAITING:
-            self._sum_up()
-
-    @torch.no_grad()
-    def _sum_up(self) -> Tensor:
-        if self._waiting:
-            data = joined(self._waiting)
-            self._waiting = []
-            logits = data.logits if data.logits.dtype == torch.float64 else data.logits.float()
-            log_probabilities = logits.log_softmax(1)
-            top, predicted = log_probabilities.max(1)
-            nll = -log_probabilities.gather(1, data.target.unsqueeze(1)).squeeze(1)
-            right = (predicted == data.target).to(top.dtype)
-            rows = torch.stack((torch.ones_like(top), right, nll, top.exp(), 1 - (-nll).exp()))
-            if data.mask is not None:
-                rows = torch.where(data.mask, rows, 0.0)
-            sums = rows.sum(1, dtype=accumulation_dtype(rows) if self._sums is None else self._sums.dtype)
-            self._sums = sums if self._sums is None else self._sums + sums
-        return torch.zeros(5, dtype=torch.float64) if self._sums is None else self._sums
-
-    def scores(self) -> Scores | None:
-        """Means of this rank so far, or None before the first sample."""
-        return _means(self._sum_up())
-
-    def since(self, purpose: str) -> tuple[Scores | None, int]:
-        """Means of all ranks since the last call for the same purpose, and the number of batches."""
-        now, batches = self._sum_up(), self.batches
-        before, batches_before = self._marks.get(purpose, (torch.zeros_like(now), 0))
-        self._marks[purpose] = now, batches
-        sums = now - before.to(now.device)
-        sums = distributed.sum_across_ranks(sums) if distributed.is_distributed() else sums
-        return _means(sums), batches - batches_before
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue, with the batches so far summed up."""
-        self._sum_up()
-        return vars(self).copy()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state."""
-        vars(self).update(state)
+    def have_changed(self) -> bool | None:
+        """Whether other weights were loaded, or these trained, since then; None if ``finish()`` divided nothing."""
+        if self._divided is None:
+            return None
+        return not math.isclose(_norm(self._divided), self._norm, rel_tol=NOTICED / 2)
 
 
-def _means(sums: Tensor) -> Scores | None:
-    samples, right, nll, confidence, doubt = sums.tolist()
-    if samples == 0:
-        return None
-    return Scores(samples, right / samples, nll / samples, (confidence - right) / samples, doubt / samples)
-
-
-def scores_of(logits: Tensor, target: Tensor) -> Scores:
-    """Accuracy, log loss and gap of logits."""
-    sums = Sums()
-    sums.add(Classification(logits, target))
-    return sums.scores() or Scores(0, 0, 0, 0)
-
-
-def joined(parts: list[Classification]) -> Classification:
-    """Join batches."""
-    logits, target = torch.cat([part.logits for part in parts]), torch.cat([part.target for part in parts])
-    if all(part.mask is None for part in parts):
-        return Classification(logits, target)
-    masks = [torch.ones_like(part.target, dtype=torch.bool) if part.mask is None else part.mask for part in parts]
-    return Classification(logits, target, torch.cat(masks))
+def _norm(weights: Tensor) -> float:
+    local = getattr(weights, "to_local", weights.detach)()  # the part of this process, if it is sharded
+    return float(torch.linalg.vector_norm(local.float()))
 
 
 class Guard:
@@ -241,8 +192,7 @@ class Guard:
             self.warn(
                 "seen",
                 f"the network is right on {scores.accuracy:.1%} of the first {scores.samples:.0f} held-out samples: it "
-                "has probably seen these samples in an earlier training, and then they say nothing about new data. "
-                "Hold out samples that no training has seen",
+                "has probably seen them in an earlier training. Hold out samples that no training has seen",
             )
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -282,6 +232,10 @@ class Guard:
     def close_epoch(self) -> dict[str, float]:
         """Close the window of an epoch, and return its held-out scores and the number of warnings so far."""
         scores = {name: value for name, value in self.close_window().items() if name.startswith("held_out_")}
+        return self.with_warnings(scores)
+
+    def with_warnings(self, scores: dict[str, float]) -> dict[str, float]:
+        """Add the number of warnings so far to values for a log."""
         return scores | {"warnings": float(len(self.warnings_))}
 
     def _judge_accuracy(self, training: Scores, held_out: Scores | None) -> None:
@@ -366,14 +320,13 @@ class Guard:
     def since_log(self) -> dict[str, float]:
         """Scores of the held-out batches since the last call, and the number of warnings so far."""
         scores, _ = self.held_out.since("log")
-        return ({} if scores is None else scores.named()) | {"warnings": float(len(self.warnings_))}
+        return self.with_warnings({} if scores is None else scores.named())
 
     def compare_evaluation(self, new: Scores, loader: Any, *, dropout: bool) -> None:
         """Compare the held-out batches since the last evaluation, which a loader gave again and again, with a new one.
 
-        The network went from the previous evaluation to the new one meanwhile: any accuracy between those of the two,
-        the first of them 0 if there was none before, is as expected. A sample that passed several times counts once,
-        and one that went through dropout may be less accurate.
+        Any accuracy between those of the two evaluations is as expected. A sample that passed several times counts
+        once, and one that went through dropout may be less accurate.
         """
         held_out, batches = self.held_out.since("evaluation")
         before, self._accuracy = self._accuracy, new.accuracy
@@ -405,9 +358,9 @@ class Guard:
             self.warn(
                 "trained on",
                 f"the network is right on {held_out.accuracy:.1%} of the held-out samples, with a log loss like that "
-                f"of training batches, and yet they ask for a temperature of {temperature:.2g}, more confidence: "
-                "samples it is trained on do, and then it becomes over-confident on new data. Check that no held-out "
-                "sample is in the training data, and compare with new data: finish(held_out, new=validation)",
+                f"of training batches, and they ask for a temperature of {temperature:.2g}, more confidence, as "
+                "training samples do. Check that no held-out sample is in the training data, and compare with new "
+                "data: finish(held_out, new=validation)",
             )
 
     def compare(self, new: Scores, held_out: Scores) -> None:

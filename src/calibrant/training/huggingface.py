@@ -18,8 +18,16 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from calibrant import metrics
 from calibrant.inputs import check_choice
 from calibrant.training.calibrated_loss import BatchNormUse, CalibratedLoss, Finished, Method
-from calibrant.training.forward import Loss, evaluating, has_dropout, logits_in, logits_of, minimum_samples, zero_of
-from calibrant.training.guard import Scores
+from calibrant.training.forward import (
+    Loss,
+    Scores,
+    evaluating,
+    has_dropout,
+    logits_in,
+    logits_of,
+    minimum_samples,
+    zero_of,
+)
 from calibrant.training.held_out import even_size, warn_of_data
 from calibrant.training.interleave import Stream, kept_random_state
 from calibrant.training.output_layer import find_output

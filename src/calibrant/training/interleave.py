@@ -51,8 +51,8 @@ def interleave(
             for model parallelism. Otherwise it is an error, as far as its sampler shows.
 
     Returns:
-        A loader of :class:`InterleavedBatch`. Its ``state_dict()`` holds its position and the random state; after
-        ``load_state_dict()`` the next pass continues from there.
+        A loader of :class:`InterleavedBatch`. Its ``state_dict()`` holds the random state and the position in the
+        calibration loader; after ``load_state_dict()`` the next pass continues from there.
 
     Example:
         >>> train, calibration = [1, 2, 3], ["a", "b"]
@@ -72,10 +72,11 @@ def interleave(
 class InterleavedLoader:
     """Loader that :func:`interleave` returns.
 
-    A pass is resumed by repeating it from the random state it started with, and skipping the batches that were already
-    seen. That is exact for every loader that takes its order from torch's global generator, from a generator
-    given to it or its sampler, or from a sampler with ``set_epoch``, which is called here. Random transforms in
-    persistent workers are the exception: those workers' generators outlive a pass and cannot be restored.
+    Its state is exact at the end of a pass: the calibration loader continues within its own pass, which is drawn again
+    from the random state that it started with. That holds for every loader that takes its order from torch's global
+    generator, from a generator given to it or its sampler, or from a sampler with ``set_epoch``, which is called here.
+    Random transforms in persistent workers are the exception: those workers' generators cannot be restored. A state
+    from within a pass continues with the next one.
     """
 
     def __init__(
@@ -98,10 +99,12 @@ class InterleavedLoader:
         self._fewest = ENOUGH if minimum_samples is None else minimum_samples
         self.same_samples_on_every_rank = same_samples_on_every_rank
         self._generators = _generators_of(train_loader, calibration_loader)
-        self._train = _Place(train_loader, self._generators)
-        self._calibration = _Place(() if calibration_loader is None else calibration_loader, self._generators)
+        self._train = _Passes(train_loader)
+        self._calibration = _Passes(() if calibration_loader is None else calibration_loader)
         self._steps = 0
-        self._calibration_batches: Iterator[Any] | None = None
+        self._rest: Iterator[Any] | None = None  # of the pass of the calibration loader
+        self._drawn = 0  # batches of that pass so far
+        self._begun_from: RandomState | None = None  # when it began
         self._resumes_from: RandomState | None = None
 
     def ask(self, objective: object, processes: int = 1) -> None:
@@ -114,31 +117,21 @@ class InterleavedLoader:
         return len(self.train_loader)  # type: ignore[arg-type]  # its own error says that it has no length
 
     def __iter__(self) -> Iterator[InterleavedBatch]:
-        """Go through the train loader once, or through what is left of it after ``load_state_dict``."""
-        for train_batch in self._begin():
+        """Go through the train loader once."""
+        self._resume()
+        for train_batch in self._train.begin():
             due = self.calibration_loader is not None and self._steps % self.calibration_every == 0
             calibration_batch = self._next_calibration_batch() if due else None
-            self._train.batches += 1
             self._steps += 1
             yield InterleavedBatch(train_batch, calibration_batch)
-        self._train.ended = True
-
-    def _begin(self) -> Iterator[Any]:
-        if self._resumes_from is None:
-            return self._train.begin()
-        if self._calibration.is_inside:
-            self._calibration_batches = self._calibration.resume()
-        rest = self._train.resume() if self._train.is_inside else None
-        set_random_state(self._resumes_from, self._generators)
-        self._resumes_from = None
-        return self._train.begin() if rest is None else rest
 
     def _next_calibration_batch(self) -> Any:
-        for batches in (self._calibration_batches, None):  # what is left of this pass, then a new one
+        for batches in (self._rest, None):  # what is left of this pass, then a new one
             if batches is None:
-                batches = self._calibration_batches = self._calibration.begin()
+                self._begun_from, self._drawn = random_state(self._generators), 0
+                batches = self._rest = self._calibration.begin()
             for batch in batches:
-                self._calibration.batches += 1
+                self._drawn += 1
                 if is_large_enough(batch, self._fewest):
                     return batch
         raise ValueError(
@@ -146,67 +139,53 @@ class InterleavedLoader:
             "needs: raise its batch size or hold out more data"
         )
 
+    def _resume(self) -> None:
+        """Draw again what was drawn from the calibration loader, and restore the random state."""
+        if self._resumes_from is None:
+            return
+        if self._begun_from is not None and self._drawn != length_hint(self._calibration.loader, -1):
+            set_random_state(self._begun_from, self._generators)
+            self._rest = after(self._calibration.repeat(), self._drawn)
+        set_random_state(self._resumes_from, self._generators)
+        self._resumes_from = None
+
     def state_dict(self) -> dict[str, Any]:
         """Position of this loader and current random state, in values that load with weights_only."""
         return {
-            "train": self._train.state_dict(),
-            "calibration": self._calibration.state_dict(),
-            "steps": self._steps,
-            "random": self._resumes_from or random_state(self._generators),
-        }
+            "passes": (self._train.count, self._calibration.count), "drawn": self._drawn, "steps": self._steps,
+            "begun_from": self._begun_from, "random": self._resumes_from or random_state(self._generators),
+        }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next pass continue from a state; the random state is restored when it begins."""
-        self._train.load_state_dict(state["train"])
-        self._calibration.load_state_dict(state["calibration"])
-        self._steps = state["steps"]
-        self._calibration_batches = None
+        self._train.count, self._calibration.count = state["passes"]
+        self._drawn, self._steps, self._begun_from = state["drawn"], state["steps"], state["begun_from"]
+        self._rest = None
         self._resumes_from = state["random"]
 
 
-class _Place:
-    """Position in one loader, and the random state that its pass started from."""
+class _Passes:
+    """Passes over a loader, of which samplers are told the number."""
 
-    def __init__(self, loader: Iterable[Any], generators: Sequence[torch.Generator]) -> None:
+    def __init__(self, loader: Iterable[Any]) -> None:
         self.loader = loader
-        self.generators = generators
-        self.passes = 0
-        self.batches = 0
-        self.ended = True
-        self.begun_from: RandomState | None = None
-        self.was_opened = False
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether a pass has started and has batches left, as far as known."""
-        return not self.ended and self.batches != length_hint(self.loader, -1)
+        self.count = 0
+        self._was_opened = False
 
     def begin(self) -> Iterator[Any]:
-        self.begun_from = random_state(self.generators)
-        self.passes += 1
-        self.batches = 0
-        self.ended = False
-        return self._iterate()
+        """Begin the next pass."""
+        self.count += 1
+        return self.repeat()
 
-    def resume(self) -> Iterator[Any]:
-        assert self.begun_from is not None  # noqa: S101 (a place inside a pass was begun)
-        set_random_state(self.begun_from, self.generators)
-        return after(self._iterate(), self.batches)
-
-    def _iterate(self) -> Iterator[Any]:
-        if self.passes > 1 and not self.was_opened and getattr(self.loader, "persistent_workers", False):
+    def repeat(self) -> Iterator[Any]:
+        """Begin the latest pass again."""
+        if self.count > 1 and not self._was_opened and getattr(self.loader, "persistent_workers", False):
             # The first pass starts the workers and draws their seed; later passes, such as this one, do not.
             with kept_random_state():
                 iter(self.loader)
-        self.was_opened = True
-        set_epoch(self.loader, self.passes - 1)
+        self._was_opened = True
+        set_epoch(self.loader, self.count - 1)
         return iter(self.loader)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("passes", "batches", "ended", "begun_from")}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        vars(self).update(state)
 
 
 def require_parts_for_ranks(loader: InterleavedLoader) -> None:

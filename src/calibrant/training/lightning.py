@@ -15,8 +15,8 @@ from calibrant import inputs
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification
 from calibrant.training.calibrated_loss import BatchNormUse, CalibratedLoss, Finished, Method, Step
-from calibrant.training.forward import cross_entropy, has_dropout, logits_of, loss_or_zero, pair_of
-from calibrant.training.guard import Scores, warn
+from calibrant.training.forward import Scores, cross_entropy, has_dropout, logits_of, loss_or_zero, pair_of
+from calibrant.training.guard import warn
 from calibrant.training.interleave import (
     InterleavedBatch,
     InterleavedLoader,
@@ -162,10 +162,9 @@ class InterleavedModule(lightning.LightningModule):
         if isinstance(loader, InterleavedLoader):
             loader.ask(self.objective, self.trainer.world_size)
             if self.calibrated_loss is not None and loader.calibration_loader is None:
-                what = "the method" if self.objective is None else "the objective"
-                has = f"a method, {self.method!r}," if self.objective is None else "an objective"
                 raise ValueError(
-                    f"there is {has} but no calibration data: raise calibration_fraction, or leave out {what}"
+                    f"there is a method, {self.method!r}, but no calibration data: raise calibration_fraction, or "
+                    "leave out method and objective"
                 )
             if self.calibrated_loss is None and loader.calibration_loader is not None:
                 warn(
@@ -179,12 +178,9 @@ class InterleavedModule(lightning.LightningModule):
 
     def on_train_epoch_start(self) -> None:
         """Reset the scores, and forget epochs that are trained again."""
-        self._begin_epoch(self.current_epoch)
-
-    def _begin_epoch(self, epoch: int) -> None:
         self._validation = {}
         self.training_scores.reset()
-        self.history = [entry for entry in self.history if entry["epoch"] < epoch]
+        self.history = [entry for entry in self.history if entry["epoch"] < self.current_epoch]
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Note that there is something to finish."""
@@ -209,9 +205,8 @@ class InterleavedModule(lightning.LightningModule):
         if isinstance(batch, InterleavedBatch):
             return batch.train, batch.calibration
         if self.calibrated_loss is not None:
-            what = f"method {self.method!r}" if self.objective is None else "an objective"
             raise TypeError(
-                f"{what} needs calibration batches along with the training batches, got a plain "
+                f"method {self.method!r} needs calibration batches beside the training batches, got a plain "
                 f"{type(batch).__name__}: make the loader with calibrant.training.interleave(), or use "
                 "InterleavedDataModule"
             )
@@ -238,17 +233,15 @@ class InterleavedModule(lightning.LightningModule):
     def on_train_epoch_end(self) -> None:
         """Log the epoch and add it to the history."""
         self._random_before_validation = None
-        self._log("train", self._close_epoch(self.current_epoch))
-
-    def _close_epoch(self, epoch: int) -> dict[str, float]:
         values = self.training_scores.values()
-        if values:
-            if self.calibrated_loss is not None:
-                values |= self.calibrated_loss.guard.close_epoch()
-            if self.method == "temperature":
-                values["temperature"] = self.temperature
-            self.history.append({"epoch": epoch} | self._named("train", values) | self._validation)
-        return values
+        if not values:
+            return
+        if self.calibrated_loss is not None:
+            values |= self.calibrated_loss.guard.close_epoch()
+        if self.method == "temperature":
+            values["temperature"] = self.temperature
+        self.history.append({"epoch": self.current_epoch} | self._named("train", values) | self._validation)
+        self._log("train", values)
 
     def on_validation_epoch_start(self) -> None:
         """Reset the scores."""

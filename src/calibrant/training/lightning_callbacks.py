@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from calibrant import inputs
 from calibrant.training.calibrated_loss import CalibratedLoss, Finished
-from calibrant.training.forward import evaluating, logits_in, logits_of, pair_of
-from calibrant.training.guard import Sums, warn
+from calibrant.training.forward import Sums, evaluating, logits_in, logits_of, pair_of
+from calibrant.training.guard import warn
 from calibrant.training.held_out import warn_of_loaders
 from calibrant.training.interleave import SAME, Stream, gives_ranks_the_same, kept_random_state
 from calibrant.training.lightning_data import loader_states, moved, of_ranks, on_training_device, restore_loader

@@ -150,10 +150,7 @@ def loader_states(trainer: Any) -> list[dict[str, Any]]:
     loader = trainer.train_dataloader
     if not isinstance(loader, InterleavedLoader):
         return []
-    state = loader.state_dict()
-    # Lightning may end an epoch before the loader does, and never asks a loader for one batch too many.
-    state["train"]["ended"] |= trainer.is_last_batch
-    return of_ranks(trainer, state)
+    return of_ranks(trainer, loader.state_dict())
 
 
 def restore_loader(trainer: Any, states: Sequence[Mapping[str, Any]]) -> None:
@@ -205,11 +202,11 @@ class EpochScores(StreamingECE):
         self._waiting: list[tuple[Pairs, Tensor]] = []
         self._objectives: list[Tensor] = []
 
-    # The two growing lists would make torch.compile recompile every step.
+    # The growing lists would make torch.compile recompile every step.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def add(self, data: Classification, loss: Tensor) -> None:
-        """Add a batch and its mean loss."""
+        """Add a batch and its mean loss, which may be NaN if no sample counts."""
         self._waiting.append((checks.top_label_pairs(data), loss.detach()))
         if len(self._waiting) == WAITING or sum(pairs.confidence.numel() for pairs, _ in self._waiting) > MOST_SAMPLES:
             self._sum_up()
@@ -238,26 +235,22 @@ class EpochScores(StreamingECE):
             return int(self.samples)
 
     def _sum_up(self) -> None:
-        kept, total_loss = [], 0.0
-        losses = _on_host([loss for _, loss in self._waiting])
-        for (pairs, _), loss in zip(self._waiting, losses, strict=True):
-            confidence, correct, mask = pairs.confidence, pairs.correct, pairs.mask
-            kept.append((confidence, correct) if mask is None else (confidence[mask], correct[mask]))
-            if len(kept[-1][0]):  # the mean loss of nothing is NaN
-                total_loss += loss * len(kept[-1][0])
-        objectives = _on_host(self._objectives)
-        added = [total_loss, sum(objectives), len(objectives), sum(value == 0 for value in objectives)]
-        self.totals += torch.tensor(added, dtype=torch.float64).to(self.totals)
-        if sum(len(confidence) for confidence, _ in kept):
-            self.update(*(torch.cat(column) for column in zip(*kept, strict=True)))
+        kept = []
+        for pairs, _ in self._waiting:
+            rows = slice(None) if pairs.mask is None else pairs.mask
+            kept.append((pairs.confidence[rows], pairs.correct[rows]))
+        if kept:
+            losses = torch.stack([loss for _, loss in self._waiting]).to(self.totals)
+            counts = torch.tensor([len(confidence) for confidence, _ in kept]).to(self.totals)
+            self.totals[0] += torch.where(counts > 0, losses * counts, 0.0).sum()
+            if counts.any():
+                self.update(*(torch.cat(column) for column in zip(*kept, strict=True)))
+        if self._objectives:
+            values = torch.stack(self._objectives).to(self.totals)
+            self.totals[1:] += torch.stack((values.sum(), torch.ones_like(values).sum(), (values == 0).sum()))
         self._waiting, self._objectives = [], []
 
     def reset(self) -> None:
         """Forget everything."""
         super().reset()
         self._waiting, self._objectives = [], []
-
-
-def _on_host(scalars: list[Tensor]) -> list[float]:
-    """Values of scalars, in one transfer."""
-    return torch.stack([scalar.double() for scalar in scalars]).tolist() if scalars else []

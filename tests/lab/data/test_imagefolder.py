@@ -95,19 +95,6 @@ def test_a_random_part_is_that_box_scaled_and_every_other_one_mirrored() -> None
     assert 70 < sum(mirrored) < 130
 
 
-@pytest.mark.parametrize("flip", [True, False])
-def test_parts_are_mirrored_only_if_wanted_and_the_centre_never(folder: Path, flip: bool) -> None:
-    # Dark on the left and bright on the right, as is every part of it.
-    Image.fromarray(np.tile(np.arange(60, dtype=np.uint8), (50, 1))).save(folder / "train/ant/0.JPEG")
-    data = load_image_folder(folder, size=16, flip=flip)
-    torch.manual_seed(0)
-    for pictures, wanted in ((data.train.augmented, flip), (data.train.dataset, False)):
-        images = [pictures[0][0] for _ in range(20)]
-        mirrored = [bool(image[:, :, 0].mean() > image[:, :, -1].mean()) for image in images]
-        assert any(mirrored) == wanted
-        assert not all(mirrored)
-
-
 def test_a_list_chooses_classes(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "chosen.txt").write_text("cat\tFelis catus\n\nant\n")
     data = load_image_folder(folder, classes=tmp_path / "chosen.txt")

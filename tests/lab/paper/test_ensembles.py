@@ -9,14 +9,7 @@ import torch
 from calibrant.posthoc import TemperatureScaling, VectorScaling
 from calibrant_lab.paper.tables.ensembles import ensemble
 from calibrant_lab.scores import KEPT, Predicted, scores_of
-from tests.lab.stores import noisy
-
-
-def ece(probabilities: np.ndarray, target: np.ndarray) -> float:
-    confidence, right = probabilities.max(1), probabilities.argmax(1) == target
-    bins = np.ceil(confidence * 20)
-    gaps = [abs((right[bins == one] - confidence[bins == one]).sum()) for one in np.unique(bins)]
-    return float(sum(gaps)) / len(target)
+from tests.lab.stores import ece, noisy
 
 
 def members(count: int) -> list[tuple[Predicted, Predicted]]:

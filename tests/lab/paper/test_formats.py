@@ -66,15 +66,6 @@ def test_the_terminal_needs_eighty_columns_even_at_its_widest(tmp_path: Path) ->
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_without_a_significant_difference_the_terminal_has_one_sentence(tmp_path: Path) -> None:
-    plan = finished_plan("table1", "digits", "quick")
-    table = tabulate(plan, finish_all(Store(tmp_path), plan, outcome))
-    comparisons = tuple(dataclasses.replace(one, verdict="unclear") for one in table.comparisons)
-    unclear = dataclasses.replace(table, comparisons=comparisons)
-    assert "None of the 30" in printed(unclear)
-    assert "Comparisons over seeds" in render(unclear, "markdown")
-
-
 def test_markdown_is_two_tables_and_two_lists(table: Tabulated) -> None:
     html = MarkdownIt("commonmark").enable("table").render(render(table, "markdown"))
     assert html.count("<table>") == html.count("<ul>") == 2

@@ -36,7 +36,7 @@ def test_the_permutation_test_counts_all_signs(differences: np.ndarray) -> None:
     assert paired_test(list(differences)).p_permutation == pytest.approx(np.mean([one >= observed for one in sums]))
 
 
-@pytest.mark.parametrize("pairs", [2, 5, 6, 30])
+@pytest.mark.parametrize("pairs", [2, 30])
 def test_the_permutation_test_reaches_its_least_p_and_many_seeds_take_no_time(pairs: int) -> None:
     assert paired_test([1.0 + seed / 100 for seed in range(pairs)]).p_permutation == least_p(pairs)
 

@@ -1,9 +1,7 @@
 """The page about a store: tables, figures, trials and failures, as stored."""
 
-import json
 import re
 import shutil
-import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,15 +75,8 @@ def test_the_page_has_tables_figures_trials_and_failures(page: str) -> None:
     assert sum("(2 trials)" in text for text in texts) == 1  # one traceback for both failures
 
 
-def test_the_table_has_the_means_of_the_stored_results(store: Store) -> None:
-    eces = [
-        100 * json.loads((path.parent / "result.json").read_text())["test"]["ece"]
-        for path in store.folder.glob("digits-nll-*/config.json")
-        if not json.loads(path.read_text())["settings"]["reduced_split"]
-    ]
-    page = render_store(store)
-    assert f"{statistics.fmean(eces):.2f}±{statistics.stdev(eces):.2f}" in page
-    assert page == render_store(Store(store.folder))
+def test_the_same_trials_give_the_same_page(store: Store) -> None:
+    assert render_store(store) == render_store(Store(store.folder))
 
 
 def test_a_page_of_failures_and_damaged_trials_lists_them(tmp_path: Path) -> None:

@@ -146,14 +146,6 @@ def test_each_is_compared_with_every_other(table: Tabulated) -> None:
     assert has(notes_of(table), "30 comparisons", "5 seeds", "0.0625", "5%")
 
 
-def test_without_its_baseline_the_others_are_compared(tmp_path: Path) -> None:
-    plan, store = finished_plan("table1", "mnist"), Store(tmp_path)
-    for trial in (*plan.rows[1].trials, *plan.rows[4].trials):
-        finished(store, trial, test=outcome(4, trial.seed))
-    compared = tabulate(plan, store).comparisons
-    assert {(one.method, one.against) for one in compared} == {("+ ESD", "NLL, reduced split")}
-
-
 @pytest.mark.parametrize(
     ("name", "recipe", "methods", "sizes", "measures", "paper"),
     [

@@ -210,12 +210,6 @@ def test_a_cloud_is_made_of_displaced_midpoints() -> None:
     assert optics.plasma(noise, decay)[0].numpy() == pytest.approx(expected, abs=1e-6)
 
 
-def test_fog_darkens_as_published() -> None:
-    found = corrupt(torch.full((1, 1, 32, 32), 0.8), "fog", 1)
-    assert found.max().item() == pytest.approx(0.8, abs=1e-5)  # (0.8 + 0.2) 0.8 / (0.8 + 0.2)
-    assert found.min().item() == pytest.approx(0.64, abs=1e-5)
-
-
 @pytest.mark.parametrize(
     ("images", "name", "severity", "token"),
     [

@@ -82,25 +82,25 @@ def test_a_damaged_trial_is_listed_as_such(name: str, store: Store, console: Con
     assert "5 trials: 1 done, 1 failed, 2 unfinished, 1 damaged" in lines[-1]
     listing.show_run(store, ESD.identity, console)
     assert str(path) in console.export_text()
+    listing.prune(store, failed=False, unfinished=False, weights=True, apply=True, console=console)
+    assert (path.parent / kept.WEIGHTS).exists()
 
 
-def test_a_trial_of_something_unknown_is_listed_as_such_and_left_alone(store: Store, console: Console) -> None:
-    path = store.trial(FOCAL).folder / kept.CONFIGURATION
-    write_json(path, read_json(path) | {"recipe": "/somewhere/else.py:mine"})
-    listing.list_runs(store, console)
-    lines = shown(console)
-    assert [line for line in lines if line.startswith(f"unknown {path}: recipe '/somewhere/else.py:mine'")]
-    assert "5 trials: 2 done, 2 unfinished, 1 unknown" in lines[-1]
-    assert not [line for line in lines if "damaged" in line or "delete" in line]
-    listing.show_run(store, store.trial(FOCAL).identity, console)
-    assert console.export_text().startswith(f"unknown {path}")
-    listing.prune(store, failed=True, unfinished=False, weights=False, apply=True, console=console)
-    assert path.exists()
-    for one in (MMCE, NLL):  # unknown for the same reason
-        path = store.trial(one).folder / kept.CONFIGURATION
+def test_trials_of_something_unknown_are_listed_as_such_and_left_alone(store: Store, console: Console) -> None:
+    paths = [store.trial(one).folder / kept.CONFIGURATION for one in (FOCAL, MMCE, NLL)]
+    for path in paths:
         write_json(path, read_json(path) | {"recipe": "/somewhere/else.py:mine"})
     listing.list_runs(store, console)
-    assert [line for line in shown(console) if line.startswith("unknown") and line.endswith("2 other trials)")]
+    lines = shown(console)
+    [line] = [line for line in lines if line.startswith("unknown ")]
+    assert "/somewhere/else.py:mine" in line
+    assert line.endswith("2 other trials)")
+    assert "5 trials: 1 done, 1 unfinished, 3 unknown" in lines[-1]
+    assert not [line for line in lines if "damaged" in line or "delete" in line]
+    listing.show_run(store, paths[0].parent.name, console)
+    assert console.export_text().startswith(f"unknown {paths[0]}")
+    listing.prune(store, failed=True, unfinished=False, weights=False, apply=True, console=console)
+    assert all(path.exists() for path in paths)
 
 
 def test_changes_since_a_trial_are_listed(store: Store, console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,13 +191,6 @@ def test_a_trial_that_another_process_takes_up_meanwhile_is_kept(
     assert store.trial(FOCAL).status == "done"
     assert store.trial(MMCE).folder.exists()
     assert not store.trial(RUNNING).folder.exists()
-
-
-def test_a_damaged_trial_is_not_removed(store: Store, console: Console) -> None:
-    (store.trial(FOCAL).folder / kept.CONFIGURATION).write_text("{")
-    listing.prune(store, failed=True, unfinished=False, weights=False, apply=True, console=console)
-    assert store.trial(FOCAL).folder.exists()
-    assert console.export_text() == "Nothing to remove.\n"
 
 
 def test_what_a_trial_could_be_prolonged_from_goes_with_its_weights(store: Store, console: Console) -> None:

@@ -16,7 +16,7 @@ from calibrant_lab.trials import local_executor
 from calibrant_lab.trials.local_executor import ATTEMPTS, Ended, LocalExecutor, Losses, note_failure
 from calibrant_lab.trials.store import Store
 from tests.lab import interrupted_sweep as sweeps
-from tests.lab.interrupted_sweep import SWEEP, TRIALS, collect, descendants, end, finished, holder, leave, until
+from tests.lab.interrupted_sweep import SWEEP, TRIALS, carried_out, descendants, end, finished, holder, leave, until
 from tests.lab.stores import finished as made
 
 pytestmark = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="needs Linux's /proc to find processes")
@@ -27,12 +27,12 @@ Worker = Callable[[str], None]
 
 
 @pytest.fixture
-def local(tmp_path: Path) -> Iterator[Make]:
-    """An executor on a store of its own, stopped in the end."""
+def local(store: Store) -> Iterator[Make]:
+    """An executor on the store, stopped in the end."""
     made = []
 
-    def make(workers: int = 1) -> LocalExecutor:
-        made.append(LocalExecutor(tmp_path / "store", None, workers=workers, accelerator="cpu"))
+    def make(workers: int | None = 1, accelerator: str = "cpu") -> LocalExecutor:
+        made.append(LocalExecutor(store.folder, None, workers=workers, accelerator=accelerator))
         return made[-1]
 
     yield make
@@ -101,61 +101,49 @@ def test_a_sweep_killed_again_and_again_ends_as_if_it_had_not_been(
 
 
 @pytest.mark.slow
-def test_trials_that_fail_or_are_another_commands_hold_up_no_other(local: Make, tmp_path: Path) -> None:
-    store = Store(tmp_path / "store")
+def test_trials_that_fail_or_are_another_commands_hold_up_no_other(local: Make, store: Store, tmp_path: Path) -> None:
     fails, theirs, runs = (BASE.replaced({"epochs": 1, "seed": seed}) for seed in range(3))
     (tmp_path / "weights.pt").write_bytes(b"no weights")
     fails = fails.replaced({"initial_weights": str(tmp_path / "weights.pt")})
     held = store.trial(theirs)
     held.folder.mkdir(parents=True)
-    executor = local()
     with held.claimed() as ours:
         assert ours
-        for one in (fails, theirs, runs):
-            executor.submit(one)
-        assert collect(executor, 3) == [Ended(fails, "failed"), Ended(theirs, "busy"), Ended(runs, "done")]
+        ended = carried_out(local(), fails, theirs, runs)
+    assert ended == [Ended(fails, "failed"), Ended(theirs, "busy"), Ended(runs, "done")]
     assert "weights.pt" in (store.trial(fails).failure() or "")
     assert [one.configuration for one in store.trials() if one.status == "done"] == [runs]
 
 
 def test_a_trial_lost_every_time_is_given_up_with_the_last_output_of_its_process(
-    local: Make, worker_that: Worker, tmp_path: Path
+    local: Make, worker_that: Worker, store: Store
 ) -> None:
     worker_that("take(); print('no memory left', flush=True); os.kill(os.getpid(), signal.SIGKILL)")
-    executor = local()
-    executor.submit(BASE)
-    assert collect(executor, 1) == [Ended(BASE, "failed")]
-    failure = Store(tmp_path / "store").trial(BASE).failure() or ""
+    assert carried_out(local(), BASE) == [Ended(BASE, "failed")]
+    failure = store.trial(BASE).failure() or ""
     assert all(part in failure for part in (f"{ATTEMPTS} attempts", "SIGKILL", "no memory left"))
 
 
-def test_a_worker_that_cannot_start_says_why(local: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_worker_that_cannot_start_says_why(local: Make, monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
     monkeypatch.setattr(local_executor, "_command", lambda handle: [sys.executable, "-c", "import no_such_package"])
-    executor = local()
-    executor.submit(BASE)
-    assert collect(executor, 1) == [Ended(BASE, "failed")]
-    assert "no_such_package" in (Store(tmp_path / "store").trial(BASE).failure() or "")
+    assert carried_out(local(), BASE) == [Ended(BASE, "failed")]
+    assert "no_such_package" in (store.trial(BASE).failure() or "")
 
 
 def test_a_process_killed_before_it_could_report_has_finished_its_trial(
-    local: Make, worker_that: Worker, tmp_path: Path
+    local: Make, worker_that: Worker, store: Store, tmp_path: Path
 ) -> None:
     worker_that(f"take(); open({str(tmp_path / 'count')!r}, 'a').write('x'); os.kill(os.getpid(), signal.SIGKILL)")
-    made(Store(tmp_path / "store"), BASE)
-    executor = local()
-    executor.submit(BASE)
-    assert collect(executor, 1) == [Ended(BASE, "done")]
+    made(store, BASE)
+    assert carried_out(local(), BASE) == [Ended(BASE, "done")]
     assert (tmp_path / "count").read_text() == "x"
 
 
 def test_workers_that_leave_between_trials_are_replaced_and_none_stays_behind(local: Make, worker_that: Worker) -> None:
     before = descendants(os.getpid())
     worker_that("take(); pipe.send(('done', None)); sys.exit()")
-    executor = local(workers=2)
-    seeds = [BASE.replaced({"seed": seed}) for seed in range(5)]
-    for one in seeds:
-        executor.submit(one)
-    assert sorted(one.configuration.seed for one in collect(executor, 5)) == [0, 1, 2, 3, 4]
+    executor, seeds = local(workers=2), [BASE.replaced({"seed": seed}) for seed in range(5)]
+    assert {one.configuration for one in carried_out(executor, *seeds)} == set(seeds)
     assert executor.wait(0.5) == []  # the last two have left
     executor.stop()
     assert descendants(os.getpid()) == before  # zombies would count
@@ -173,43 +161,34 @@ def test_a_worker_that_ignores_its_pipe_is_ended_all_the_same(local: Make, worke
 
 
 def test_a_failure_that_a_worker_could_not_record_is_recorded_for_it(
-    local: Make, worker_that: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local: Make, worker_that: Worker, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker_that("take(); pipe.send(('failed', os.environ['OMP_NUM_THREADS']))")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
     monkeypatch.setattr(local_executor, "_cores", lambda: 16)
-    executor = local(workers=5)
-    executor.submit(BASE)
-    assert collect(executor, 1) == [Ended(BASE, "failed")]
-    assert Store(tmp_path / "store").trial(BASE).failure() == "3"  # sixteen cores among five
+    assert carried_out(local(workers=5), BASE) == [Ended(BASE, "failed")]
+    assert store.trial(BASE).failure() == "3"  # sixteen cores among five
 
 
 @pytest.mark.parametrize(
     ("visible", "expected"), [("", ["0", "1"]), ("5,7", ["5", "7"]), ("GPU-a, GPU-b", ["GPU-a", "GPU-b"])]
 )
 def test_every_worker_has_a_gpu_of_those_that_are_visible(
-    visible: str, expected: list[str], worker_that: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    visible: str, expected: list[str], local: Make, worker_that: Worker, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker_that("take(); pipe.send(('failed', os.environ['CUDA_VISIBLE_DEVICES'])); take()")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    executor = LocalExecutor(tmp_path, None)
-    try:
-        seeds = [BASE.replaced({"seed": seed}) for seed in range(2)]
-        for one in seeds:
-            executor.submit(one)
-        collect(executor, 2)
-    finally:
-        executor.stop()
+    executor, seeds = local(None, "auto"), [BASE.replaced({"seed": seed}) for seed in range(2)]
+    carried_out(executor, *seeds)
     assert executor.slots == 2
-    assert [Store(tmp_path).trial(one).failure() for one in seeds] == expected
-    assert LocalExecutor(tmp_path, None, accelerator="cpu").slots == local_executor._cores()
+    assert [store.trial(one).failure() for one in seeds] == expected
+    assert local(None).slots == local_executor._cores()
 
 
-def test_losses_are_counted_only_while_a_trial_comes_no_further(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+def test_losses_are_counted_only_while_a_trial_comes_no_further(store: Store) -> None:
     losses, checkpoint = Losses(store), store.trial(BASE).folder / "last.ckpt"
-    checkpoint.parent.mkdir()
+    checkpoint.parent.mkdir(parents=True)
     for epoch in range(2 * ATTEMPTS):
         checkpoint.touch()
         os.utime(checkpoint, ns=(epoch, epoch))
@@ -217,8 +196,7 @@ def test_losses_are_counted_only_while_a_trial_comes_no_further(tmp_path: Path) 
     assert [losses.settle(BASE, "lost") for _ in range(ATTEMPTS - 1)] == [None, Ended(BASE, "failed")]
 
 
-def test_a_failure_is_noted_only_where_nobody_else_has_or_makes_a_result(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+def test_a_failure_is_noted_only_where_nobody_else_has_or_makes_a_result(store: Store) -> None:
     assert note_failure(store, BASE, "lost") == "failed"
     assert store.trial(BASE).status == "failed"
     other = BASE.replaced({"seed": 1})
@@ -230,6 +208,6 @@ def test_a_failure_is_noted_only_where_nobody_else_has_or_makes_a_result(tmp_pat
     assert store.trial(other).failure() is None
 
 
-def test_no_workers_are_refused(tmp_path: Path) -> None:
+def test_no_workers_are_refused(local: Make) -> None:
     with pytest.raises(ValueError, match="workers"):
-        LocalExecutor(tmp_path, None, workers=0)
+        local(workers=0)

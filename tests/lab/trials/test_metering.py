@@ -1,6 +1,5 @@
 """A meter watches a run and changes nothing about it."""
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -110,8 +109,7 @@ def test_its_state_is_plain_and_goes_on(tmp_path: Path) -> None:
     scores = {0: {"test_ece": 0.5}}
     meter.load_state_dict({"elapsed": (100.0, 90.0), "images": 7, "scores": scores, "peak_memory": 10**15})
     meter.on_train_start()
-    state = meter.state_dict()
-    torch.save(state, tmp_path / "state.pt")
+    torch.save(meter.state_dict(), tmp_path / "state.pt")
     later.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     later.on_train_start()
     later.on_train_end()
@@ -119,7 +117,7 @@ def test_its_state_is_plain_and_goes_on(tmp_path: Path) -> None:
     assert 100 <= cost.seconds < 110
     assert 90 <= cost.processor_seconds < 100
     assert (cost.images, cost.peak_memory) == (7, 10**15)
-    assert json.loads(json.dumps(later.state_dict()["scores"])) == {"0": {"test_ece": 0.5}}
+    assert later.state_dict()["scores"] == scores
 
 
 def test_a_large_test_set_is_scored_no_longer_than_is_trained(tmp_path: Path) -> None:

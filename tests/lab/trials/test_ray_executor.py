@@ -20,7 +20,18 @@ from calibrant_lab.trials.ray_executor import RayExecutor
 from calibrant_lab.trials.store import Store
 from calibrant_lab.trials.worker import Job
 from tests.lab import interrupted_sweep as sweeps
-from tests.lab.interrupted_sweep import SWEEP, TRIALS, collect, descendants, end, finished, holder, leave, until
+from tests.lab.interrupted_sweep import (
+    SWEEP,
+    TRIALS,
+    carried_out,
+    collect,
+    descendants,
+    end,
+    finished,
+    holder,
+    leave,
+    until,
+)
 from tests.lab.stores import finished as made
 
 pytest.importorskip("ray", reason='Ray is not installed: pip install "calibrant[ray]"')
@@ -61,12 +72,12 @@ def connected(cluster: Any) -> Iterator[Any]:
 
 
 @pytest.fixture
-def joined(tmp_path: Path, connected: Any) -> Iterator[Make]:
+def joined(store: Store, connected: Any) -> Iterator[Make]:
     """An executor on the cluster, whose tasks do something else than train."""
     made = []
 
     def make(does: Callable[..., Any] | None = None) -> RayExecutor:
-        made.append(RayExecutor(tmp_path / "store", None))
+        made.append(RayExecutor(store.folder, None))
         made[-1]._connect()
         if does is not None:
             made[-1]._task = connected.remote(max_retries=0)(does)
@@ -75,11 +86,6 @@ def joined(tmp_path: Path, connected: Any) -> Iterator[Make]:
     yield make
     for one in made:
         one.stop()
-
-
-def run(executor: RayExecutor) -> Ended:
-    executor.submit(BASE)
-    return collect(executor)[0]
 
 
 def test_a_sweep_loses_a_node_a_worker_and_its_command_and_ends_as_if_it_had_not(
@@ -135,7 +141,7 @@ def test_a_trial_that_fits_no_node_is_refused_and_the_cluster_left(tmp_path: Pat
     assert not ray.is_initialized()
 
 
-def test_a_trial_lost_every_time_is_given_up(joined: Make, tmp_path: Path) -> None:
+def test_a_trial_lost_every_time_is_given_up(joined: Make, store: Store, tmp_path: Path) -> None:
     attempts = tmp_path / "attempts"
 
     def dies(*_: object) -> None:
@@ -143,31 +149,31 @@ def test_a_trial_lost_every_time_is_given_up(joined: Make, tmp_path: Path) -> No
             file.write("x")
         os._exit(1)
 
-    assert run(joined(dies)) == Ended(BASE, "failed")
+    assert carried_out(joined(dies), BASE) == [Ended(BASE, "failed")]
     assert attempts.read_text() == "x" * ATTEMPTS
-    assert "WorkerCrashedError" in (Store(tmp_path / "store").trial(BASE).failure() or "")
+    assert "WorkerCrashedError" in (store.trial(BASE).failure() or "")
 
 
-def test_a_trial_that_was_finished_when_its_worker_was_lost_is_not_repeated(joined: Make, tmp_path: Path) -> None:
-    made(Store(tmp_path / "store"), BASE)
-    assert run(joined(lambda *_: os._exit(1))) == Ended(BASE, "done")
+def test_a_trial_that_was_finished_when_its_worker_was_lost_is_not_repeated(joined: Make, store: Store) -> None:
+    made(store, BASE)
+    assert carried_out(joined(lambda *_: os._exit(1)), BASE) == [Ended(BASE, "done")]
 
 
-def test_an_error_on_a_node_is_recorded_with_its_traceback(joined: Make, tmp_path: Path) -> None:
+def test_an_error_on_a_node_is_recorded_with_its_traceback(joined: Make, store: Store) -> None:
     def lacks_a_package(*_: object) -> None:
         raise ModuleNotFoundError("No module named 'calibrant'")
 
-    assert run(joined(lacks_a_package)) == Ended(BASE, "failed")
-    assert "No module named 'calibrant'" in (Store(tmp_path / "store").trial(BASE).failure() or "")
+    assert carried_out(joined(lacks_a_package), BASE) == [Ended(BASE, "failed")]
+    assert "No module named 'calibrant'" in (store.trial(BASE).failure() or "")
 
 
 def test_a_node_without_the_store_or_with_one_that_it_cannot_write_is_named(
-    joined: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    joined: Make, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     executor = joined()
     executor._job = dataclasses.replace(executor._job, store=tmp_path / "elsewhere")
-    assert run(executor) == Ended(BASE, "failed")
-    assert "elsewhere is not the same on node" in (Store(tmp_path / "store").trial(BASE).failure() or "")
+    assert carried_out(executor, BASE) == [Ended(BASE, "failed")]
+    assert "elsewhere is not the same on node" in (store.trial(BASE).failure() or "")
 
     def refuses(**_: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
@@ -181,16 +187,16 @@ def test_a_node_without_the_store_or_with_one_that_it_cannot_write_is_named(
 
 @pytest.mark.parametrize(("seconds", "ending"), [(60.0, "done"), (0.0, "failed")])
 def test_a_result_may_arrive_late_but_not_never(
-    seconds: float, ending: str, joined: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seconds: float, ending: str, joined: Make, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_executor, "SECONDS_TO_ARRIVE", seconds)
     executor = joined(lambda *_: ("done", None))
     executor.submit(BASE)
     if seconds:
         until(lambda: executor.wait(0.1) or not executor._running)
-        made(Store(tmp_path / "store"), BASE)
+        made(store, BASE)
     assert [tuple(one) for one in collect(executor)] == [(BASE, ending)]
-    failure = Store(tmp_path / "store").trial(BASE).failure() or ""
+    failure = store.trial(BASE).failure() or ""
     assert ("is not visible in" in failure) == (ending == "failed")
 
 

@@ -18,34 +18,28 @@ def parts_of(configuration: Configuration, *, validates: bool = True) -> tuple[t
 
 def test_the_parts_are_disjoint_and_validation_is_the_same_with_and_without_a_held_out_part() -> None:
     plain, held, reduced = map(parts_of, (NLL, ESD, NLL.replaced({"reduced_split": True})))
-    given = [part for part in held if part is not None]
-    assert [len(part) for part in given] == [810, 90, 100]
-    assert torch.cat(given).sort().values.equal(torch.arange(1000))
-    assert plain[2] is not None
-    assert plain[2].equal(given[2])
-    assert plain[0] is not None
-    assert (len(plain[0]), plain[1]) == (900, None)
-    assert reduced[0] is not None
-    assert reduced[0].equal(given[0])
-    assert reduced[1] is None
+    assert sizes_of(held) == [810, 90, 100]
+    assert torch.cat([part for part in held if part is not None]).sort().values.equal(torch.arange(1000))
+    assert sizes_of(plain) == [900, None, 100]
+    assert sizes_of(reduced) == [810, None, 100]
+    assert [same(plain[2], held[2]), same(reduced[0], held[0])] == [True, True]
+    assert not same(held[2], parts_of(ESD.replaced({"seed": 1}))[2])
+    assert sizes_of(parts_of(NLL, validates=False)) == [1000, None, None]
 
 
-def test_the_seed_names_the_split() -> None:
-    one, other = (parts_of(ESD.replaced({"seed": seed})) for seed in (0, 1))
-    assert one[2] is not None
-    assert other[2] is not None
-    assert not one[2].equal(other[2])
+def sizes_of(parts: tuple[torch.Tensor | None, ...]) -> list[int | None]:
+    return [None if part is None else len(part) for part in parts]
 
 
-def test_data_with_a_validation_part_keep_all_of_the_rest() -> None:
-    train, _, validation = parts_of(NLL, validates=False)
-    assert train is not None
-    assert (len(train), validation) == (1000, None)
+def same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    assert one is not None
+    assert other is not None
+    return one.equal(other)
 
 
-@pytest.mark.parametrize(("fraction", "message"), [(0.0001, "leaves 0 for validation"), (0.9999, "and 0 for training")])
-def test_a_part_without_samples_is_refused(fraction: float, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize(("fraction", "token"), [(0.0001, "0 for validation"), (0.9999, "0 for training")])
+def test_a_part_without_samples_is_refused(fraction: float, token: str) -> None:
+    with pytest.raises(ValueError, match=token):
         parts_of(NLL.replaced({"validation_fraction": fraction}))
 
 

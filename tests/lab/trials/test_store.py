@@ -76,17 +76,14 @@ def change(trial: Trial, **changes: Any) -> None:
     write_json(path, read_json(path) | changes)
 
 
-UNKNOWN: dict[str, Any] = {
-    "recipe elsewhere": {"recipe": "/somewhere/else.py:mine"},
-    "recipe of a package": {"recipe": "no_such_package.recipes:mine"},
-    "recipe of a later version": {"recipe": "svhn"},
-    "method elsewhere": {"method": "/somewhere/else.py:mine"},
-    "setting of a later version": {"settings": {"warmup": 5}},
-    "option of a later version": {"options": {"warmth": 5}},
-}
+UNKNOWN: list[dict[str, Any]] = [
+    {"recipe": "/somewhere/else.py:mine"}, {"recipe": "no_such_package.recipes:mine"}, {"recipe": "of_a_later_version"},
+    {"method": "/somewhere/else.py:mine"}, {"settings": {"of_a_later_version": 5}},
+    {"options": {"of_a_later_version": 5}},
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("changes", UNKNOWN.values(), ids=UNKNOWN)
+@pytest.mark.parametrize("changes", UNKNOWN)
 def test_a_trial_of_something_unknown_is_intact(changes: dict[str, Any], store: Store) -> None:
     trial, known = finished(store, of("esd")), finished(store, of("nll"))
     change(trial, **changes)
@@ -161,13 +158,19 @@ def test_predictions_are_not_unpickled(store: Store, tmp_path: Path) -> None:
     assert not (tmp_path / "intruded").exists()
 
 
-def test_a_score_that_was_not_kept_is_computed_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_score_that_was_not_kept_is_computed_once_unless_it_is_a_users(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.py").write_text("def samples(predictions):\n    return float(len(predictions.target))\n")
     trial = finished(store, of("esd"))
     found = [trial.score("test", "brier"), trial.score("validation", "brier")]
+    assert trial.score("test", f"{tmp_path / 'own.py'}:samples") == 3
     monkeypatch.setattr(Trial, "predicted", None)
     assert [trial.score("test", "brier"), trial.score("validation", "brier")] == found
     assert trial.score("test", "ece") == trial.result().test["ece"]
     assert 0 < found[0] < 1
+    with pytest.raises(TypeError):
+        trial.score("test", f"{tmp_path / 'own.py'}:samples")
 
 
 def test_what_is_written_is_read(store: Store) -> None:
