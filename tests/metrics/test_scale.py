@@ -298,7 +298,7 @@ def test_spark_takes_a_frame_and_never_gathers_its_rows(spark: Any, tmp_path: Pa
     frame = spark.read.parquet(str(write(tmp_path / "p.parquet", confidence=z, correct=c)))
     assert_agrees(statistics_spark(frame, partitions=5), metrics.predictions(z, c))
     assert spark.catalog.listTables() == []
-    with pytest.raises(ValueError, match="^the DataFrame: "):
+    with pytest.raises(ValueError, match=r"^the DataFrame: "):
         statistics_spark(frame.drop("correct"))
 
     frame.createOrReplaceTempView("plan")
