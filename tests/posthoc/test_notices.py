@@ -20,7 +20,7 @@ from calibrant.posthoc import (
     VectorScaling,
     logits_from_probabilities,
 )
-from calibrant.posthoc.cross_validation import Samples
+from calibrant.posthoc.cross_validation import HeldOut
 from tests.posthoc.data import overconfident
 from tests.real_data import real
 
@@ -213,7 +213,7 @@ def test_one_sample_less_is_not_worse_than_doing_nothing() -> None:
     chosen = next(k for k in range(400) if logits[k].argmax() == target[k])
 
     class OneLess(TemperatureScaling):
-        def cross_fitted(self, data: Samples, folds: int = 5) -> tuple[Samples, Array]:
+        def cross_fitted(self, data: HeldOut, folds: int = 5) -> tuple[HeldOut, Array]:
             data, rows = super().cross_fitted(data, folds)
             rows[chosen] = np.roll(rows[chosen], 1)
             return data, rows
