@@ -22,7 +22,7 @@ from calibrant.files import FileError, read_predictions
 from calibrant_lab import train as training
 from calibrant_lab.train import resolve, train
 from calibrant_lab.trials import watching
-from calibrant_lab.trials.configuration import configure, label
+from calibrant_lab.trials.configuration import configure
 from calibrant_lab.trials.fit import fit, prepare
 from calibrant_lab.trials.provenance import warning_lines
 from calibrant_lab.trials.store import Store, Trial
@@ -218,14 +218,3 @@ def test_the_bar_shows_running_scores_and_those_of_the_last_validation() -> None
     accuracy, ece = (f"{100 * last[f'validation_{name}']:.2f}" for name in ("accuracy", "ece"))
     pattern = rf"accuracy \d+\.\d\d / {accuracy} %, ECE \d+\.\d\d / {ece} %, objective 0\.\d{{4}}"
     assert re.fullmatch(pattern, shown.fields["scores"])
-
-
-def test_a_run_with_the_temperature_in_the_loop_is_calibrated_at_its_end() -> None:
-    looped = configure("digits", "loop", settings={"epochs": 3, "batch_size": 64})
-    assert label(looped) == "temperature in the loop batch 64"
-    prepared = prepare(looped)
-    assert prepared.batches.calibration_loader is not None
-    trained = fit(prepared, accelerator="cpu")
-    assert trained.history[-1]["train_temperature"] == 1  # three epochs do not over-fit
-    assert prepared.classifier.finished is not None
-    assert prepared.classifier.finished.temperature != 1

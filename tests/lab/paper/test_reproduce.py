@@ -35,14 +35,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def complete(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The trials of all tables, and the scores of Figure 6: Tables 2 and 3 train networks of their own."""
-    folder = Path(shutil.copytree(runs, tmp_path_factory.mktemp("complete") / "runs"))
-    assert run("reproduce", "all", *SMALL, "--runs", folder, "--shift-images", "40") == 0
-    return folder
-
-
 @pytest.fixture
 def copy(runs: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(runs, tmp_path / "runs"))
@@ -119,21 +111,21 @@ def test_files_of_other_settings_are_not_overwritten(runs: Path, tmp_path: Path,
     assert {path: path.read_bytes() for path in before} == before
 
 
-@pytest.mark.slow  # Figure 6 is in tests/lab/shift too
-def test_all_shows_every_table_and_figure(complete: Path, tmp_path: Path, capsys: Screen) -> None:
-    assert run("reproduce", "all", *SMALL, "--runs", complete, "--out", tmp_path, "--shift-images", "40") == 0
+@pytest.mark.slow  # Figure 6 is in tests/lab/shift too; Tables 2 and 3 train networks of their own
+def test_all_shows_every_table_and_figure(copy: Path, tmp_path: Path, capsys: Screen) -> None:
+    everything = ["reproduce", "all", *SMALL, "--runs", copy, "--out", tmp_path / "made"]
+    assert run(*everything, "--shift-images", "40") == 0
     shown = capsys.readouterr().out
     for name in ("Table 1", "Table 2", "Table 3", "+ ESD (b16)", "+ ECE (b32)", "figure2: not drawn: "):
         assert name in shown
-    made = {path.name for path in tmp_path.glob("digits-*.svg")}
+    made = {path.name for path in (tmp_path / "made").glob("digits-*.svg")}
     assert made == {f"digits-quick-figure{number}.svg" for number in (1, 3, 4, 5, 6)}
-    shifted = list(csv.DictReader((tmp_path / "digits-quick-figure6.csv").read_text().splitlines()))
+    shifted = list(csv.DictReader((tmp_path / "made" / "digits-quick-figure6.csv").read_text().splitlines()))
     # Three rows of two networks: the clean images, and fourteen corruptions at five severities.
     assert len(shifted) == 3 * 2 * (1 + 14 * 5)
     assert {one["images"] for one in shifted} == {"40"}
-    store = Path(shutil.copytree(complete, tmp_path / "runs"))
-    assert run("runs", "prune", "--weights", "--apply", "--runs", store) == 0
-    assert run("reproduce", "all", *SMALL, "--runs", store, "--out", tmp_path) == 0
+    assert run("runs", "prune", "--weights", "--apply", "--runs", copy) == 0
+    assert run(*everything) == 0
     assert "figure6: not drawn: " in capsys.readouterr().out
 
 

@@ -11,7 +11,7 @@ import pytest
 from calibrant.files import FileError
 from calibrant_lab.plugins import UnknownNameError
 from calibrant_lab.recipes import RECIPES
-from calibrant_lab.trials.configuration import Configuration, configure, label, read_configuration, read_settings
+from calibrant_lab.trials.configuration import Configuration, configure, label, read_configuration
 from tests.lab.stores import of, own_recipe
 
 
@@ -98,19 +98,17 @@ def test_a_configuration_is_read_from_the_file_of_a_trial_and_from_one_by_hand(t
 
 @pytest.mark.parametrize(
     ("name", "text", "token"),
-    [("a.toml", "recipe = ", "TOML"), ("a.json", "{", "JSON"), ("a.json", "[1]", "settings"), ("a.toml", None, "read")],
-)
+    [
+        ("a.toml", None, "read"), ("a.toml", "recipe = ", "TOML"), ("a.json", "{", "JSON"),
+        ("a.json", "[1]", "settings"), ("a.toml", "", "recipe"), ("a.toml", "epochs = 3", "'epochs'"),
+        ("a.json", '{"recipe": "svhn"}', "'svhn'"),
+    ],
+)  # fmt: skip
 def test_an_error_of_a_file_names_it(tmp_path: Path, name: str, text: str | None, token: str) -> None:
     if text is not None:
         (tmp_path / name).write_text(text)
-    with pytest.raises(FileError, match=rf"{re.escape(name)}.*{token}"):
-        read_settings(tmp_path / name)
-
-
-def test_an_unknown_recipe_in_a_file_is_named_with_the_file(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text(json.dumps(configure("mnist").to_dict() | {"recipe": "svhn"}))
-    with pytest.raises(ValueError, match=r"a\.json.*'svhn'"):
-        read_configuration(tmp_path / "a.json")
+    with pytest.raises(ValueError, match=rf"{re.escape(name)}.*{token}"):
+        read_configuration(tmp_path / name)
 
 
 @pytest.fixture
