@@ -1,12 +1,17 @@
 """One table of everything the suite runs over: name, function, its transcription, and the modules."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 
 import calibrant as cal
+from calibrant import numerics
+from calibrant.losses import base, checks
+from calibrant.losses.base import PairObjective
 from tests import reference
 
 Function = Callable[[Tensor, Tensor], Tensor]
@@ -188,6 +193,34 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "ECEKDELoss norm 2": lambda: cal.ECEKDELoss(0.1, norm=2),
     "ECEKDELoss top-label": lambda: cal.ECEKDELoss(0.05, view="top-label"),
 }
+
+
+WEIGHTED: dict[str, PairObjective] = {
+    "esd": cal.ESDLoss(root=False),
+    "esd rooted": cal.ESDLoss(),
+    "esd class-wise": cal.ESDLoss(root=False, view="class-wise"),
+    "esd multi-label": cal.ESDLoss(root=False, view="multi-label"),
+    "mmce": cal.MMCELoss(),
+    "mmce unbiased": cal.MMCELoss(unbiased=True, root=False),
+    "mmce class-wise": cal.MMCELoss(view="class-wise"),
+    "mmce multi-label": cal.MMCELoss(view="multi-label"),
+    "mmce weighted": cal.WeightedMMCELoss(),
+    "ece": cal.ECELoss(),
+    "ece class-wise": cal.ECELoss(view="class-wise"),
+    "ece multi-label": cal.ECELoss(view="multi-label"),
+    "soft-binned ece": cal.SoftBinnedECELoss(),
+    "dca": cal.DCALoss(),
+}
+
+
+@contextmanager
+def values_unread() -> Iterator[None]:
+    """As on an accelerator, where no value is read."""
+    blind = mock.Mock(return_value=False)
+    with ExitStack() as patches:
+        for module in (base, checks, numerics):
+            patches.enter_context(mock.patch.object(module, "readable", blind))
+        yield
 
 
 def value_and_gradient(function: Function, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

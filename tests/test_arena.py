@@ -12,8 +12,6 @@ from benchmarks.arena_data import GROUPS, NETWORKS, Case, Part, cases
 from benchmarks.arena_methods import NOTHING, Method, methods, source_version
 from benchmarks.arena_runs import FLOOR, Array, Results, attempt, ranks, run, score, wins
 from benchmarks.arena_table import standings
-from hypothesis import given
-from hypothesis import strategies as st
 
 from calibrant import metrics
 from calibrant.posthoc import METHODS
@@ -35,11 +33,7 @@ def test_win_rates_and_ranks_equal_loops_with_shared_ties(seed: int) -> None:
             tied = sum(abs(other - mine) <= 1e-6 for other in row) - 1
             assert ranks(values)[case, k] == pytest.approx(1 + better + tied / 2)
             assert wins(values)[case, k] == pytest.approx((len(row) - 1 - better - tied / 2) / (len(row) - 1))
-
-
-@given(st.integers(0, 10_000), st.integers(2, 6))
-def test_win_rates_of_all_methods_have_the_mean_one_half(seed: int, columns: int) -> None:
-    assert np.allclose(wins(losses(seed, 4, columns)).mean(axis=1), 0.5)
+    assert np.allclose(wins(values).mean(axis=1), 0.5)
 
 
 def test_the_floor_is_the_same_for_zero_and_below_and_infinity_is_reported_before_it() -> None:

@@ -2,7 +2,6 @@
 
 import warnings
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import torch
@@ -11,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import calibrant as cal
-from calibrant.losses import base, checks
 from calibrant.losses.base import PairObjective
+from tests.cases import WEIGHTED, values_unread
 from tests.ranks import on_two_ranks
 
 Results = dict[str, tuple[Tensor, list[Tensor]]]
@@ -34,21 +33,6 @@ MASKED: dict[str, nn.Module] = {
     "ece-kde": cal.ECEKDELoss(0.1),
     "ece-kde top-label": cal.ECEKDELoss(0.1, view="top-label"),
 }
-WEIGHTED: dict[str, PairObjective] = {
-    "esd": cal.ESDLoss(root=False),
-    "esd class-wise": cal.ESDLoss(root=False, view="class-wise"),
-    "esd multi-label": cal.ESDLoss(root=False, view="multi-label"),
-    "mmce": cal.MMCELoss(),
-    "mmce unbiased": cal.MMCELoss(unbiased=True, root=False),
-    "mmce multi-label": cal.MMCELoss(view="multi-label"),
-    "ece": cal.ECELoss(),
-    "ece class-wise": cal.ECELoss(view="class-wise"),
-    "mmce weighted": cal.WeightedMMCELoss(),
-    "soft-binned ece": cal.SoftBinnedECELoss(),
-    "dca": cal.DCALoss(),
-    "ece multi-label": cal.ECELoss(view="multi-label"),
-}
-
 # How many of the samples rank 0 gets: half, an uneven share, so few that it could not go alone, none.
 SHARES = [100, 60, 2, 0]
 
@@ -209,9 +193,8 @@ def quick_work(rank: int, model: nn.Module, results: Results) -> None:
                 w = None if kind == "one rank" and rank == 0 else weights(kind, share)[mine]
                 value = objective(model(x[mine]), y[mine], mask[mine], w)
                 results[f"{name} {kind} {share}"] = value.detach(), gradients(model, value)
-        # As on an accelerator, where no value is read.
-        blind, mine = mock.Mock(return_value=False), part(rank, 60)
-        with mock.patch.object(base, "readable", blind), mock.patch.object(checks, "readable", blind):
+        mine = part(rank, 60)
+        with values_unread():
             for kind in ("uneven", "none"):
                 w = None if kind == "none" else weights(kind, 60)[mine]
                 value = objective(model(x[mine]), y[mine], mask[mine], w)

@@ -4,7 +4,9 @@ import doctest
 import json
 import re
 import shlex
+import warnings
 from collections import defaultdict
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 from benchmarks import trust_table
 
 import calibrant as cal
+from calibrant.posthoc.saved import read_header
 from tests.shell import run
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -78,15 +81,25 @@ NUMBERS = [
 ]
 
 
-def blocks(guide: Path, language: str) -> list[str]:
-    """Blocks of code of a guide in one language."""
-    found = re.findall(r"^```([^\n]*)\n(.*?)^```$", PAGES[guide], FLAGS)
+# Sections of the shipping guide, which run one by one after its first; and packages that some need.
+SHIPPING = dict(re.findall(r"^##? ([^\n]*)\n(.*?)(?=^## |\Z)", PAGES[DOCS / "shipping.md"], FLAGS))
+NEEDED = {
+    "Hugging Face": "transformers",
+    "Lightning": "lightning",
+    "ONNX": "onnxruntime",
+    "MLflow and Weights & Biases": "mlflow",
+}
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """Blocks of code of a text in one language."""
+    found = re.findall(r"^```([^\n]*)\n(.*?)^```$", text, FLAGS)
     return [block for name, block in found if name == language]
 
 
 def first_program(guide: Path) -> str:
     """The block that makes what the others use."""
-    return next((block for block in blocks(guide, "python") if block.startswith("import ")), "")
+    return next((block for block in blocks(PAGES[guide], "python") if block.startswith("import ")), "")
 
 
 def words(text: str) -> str:
@@ -102,7 +115,7 @@ def words(text: str) -> str:
 )
 def test_prompts_in_a_guide_give_what_it_says(guide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    python = blocks(guide, "python")
+    python = blocks(PAGES[guide], "python")
     prompts = "\n".join(block for block in python if ">>> " in block)
     assert prompts.count(">>> ") == PAGES[guide].count(">>> "), "a prompt outside a python block"
     names: dict[str, Any] = {}
@@ -119,7 +132,7 @@ def test_commands_in_a_guide_print_what_it_says(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     exec(first_program(guide), {})  # noqa: S102 (our own guide)
-    for block in blocks(guide, "console"):
+    for block in blocks(PAGES[guide], "console"):
         for shown in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, output = shown.partition("\n")
             assert run(*shlex.split(command)[1:]) == 0
@@ -129,11 +142,45 @@ def test_commands_in_a_guide_print_what_it_says(
                 place = printed.index(part, place) + len(part)
 
 
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the first program of the shipping guide defines; files are written to a folder of the test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    names: dict[str, Any] = {"__name__": "guide"}
+    exec("\n".join([*blocks(SHIPPING["Deploy a calibrator"], "python"), "import torch"]), names)  # noqa: S102 (our own guide)
+    return names
+
+
+@pytest.mark.parametrize(
+    "section",
+    # posthoc/test_exported.py has a quick test of ONNX.
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name == "ONNX"))
+        for name, text in SHIPPING.items()
+        if "```python" in text
+    ],
+)
+def test_a_section_about_shipping_runs_as_it_stands(section: str, shipped: dict[str, Any]) -> None:
+    if section in NEEDED and find_spec(NEEDED[section]) is None:
+        pytest.skip(f"{NEEDED[section]} is not installed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of other packages about each other
+        for program in blocks(SHIPPING[section], "python"):
+            exec(program, shipped)  # noqa: S102 (our own guide)
+
+
+def test_the_guide_documents_every_key_of_the_header(shipped: dict[str, Any]) -> None:
+    cal.posthoc.save(shipped["calibrator"], "calibrator.safetensors")
+    documented = re.findall(r"^\| `(\w+)` \|", SHIPPING["Files"], flags=re.MULTILINE)
+    assert documented == list(read_header("calibrator.safetensors"))
+    assert [path.name for path in Path().iterdir()] == ["calibrator.safetensors"]
+
+
 def test_the_first_lines_of_the_readme_run_as_they_stand(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (DOCS.parent / "README.md").read_text()
-    first = re.search(r"^```python\n(.*?)^```$", text, FLAGS)
-    assert first is not None
-    exec(first[1], {})  # noqa: S102 (our own readme)
+    first, *_ = blocks((DOCS.parent / "README.md").read_text(), "python")
+    exec(first, {})  # noqa: S102 (our own readme)
     assert "ECE" in capsys.readouterr().out
 
 
@@ -175,8 +222,6 @@ def test_every_method_has_one_page_of_its_own() -> None:
 
 def test_no_code_is_wider_than_a_page() -> None:
     code = [
-        (path.name, blocks)
-        for path, text in PAGES.items()
-        for blocks in re.findall(r"^```\w+\n(.*?)^```$", text, FLAGS)
+        (path.name, block) for path, text in PAGES.items() for block in re.findall(r"^```\w+\n(.*?)^```$", text, FLAGS)
     ]
     assert [(name, line) for name, block in code for line in block.splitlines() if len(line) > 100] == []

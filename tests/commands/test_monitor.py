@@ -80,6 +80,11 @@ def test_conditions_set_the_exit_status(
     assert (found.status, bool(found.error)) == (status, bool(status))
 
 
+def test_conditions_hold_beyond_memory_too(risks: Path, capsys: Screen) -> None:
+    for condition, status in (("rejected", 1), ("ece > 0.5", 0)):
+        assert evaluate(capsys, risks, "--engine", "duckdb", "--fail-if", condition).status == status
+
+
 def test_a_score_that_the_file_does_not_have_fails(tmp_path: Path, capsys: Screen) -> None:
     rng = np.random.default_rng(0)
     pairs = write(tmp_path / "pairs.csv", {"confidence": rng.random(100), "correct": rng.integers(2, size=100)})

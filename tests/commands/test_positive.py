@@ -107,21 +107,19 @@ def test_a_bad_but_not_reversed_model_is_not_warned_of(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("confidence,correct\n0.9,1\n0.5,0\n0.7,1\n", "--positive is for probabilities or logits of two classes"),
-        ("prob_0,prob_1,prob_2,y\n0.1,0.1,0.8,2\n0.5,0.2,0.3,0\n0.7,0.3,0,1\n", "--positive is for probabilities"),
-        ("prob_a,prob_b,y\n0.9,0.1,a\n0.5,0.5,b\n0.7,0.3,b\n", "its values are named 'a' and 'b', in this order"),
-        ("y_prob,y\n0.1,b\n0.2,c\n0.3,a\n", "must be one of two labels, but those of 'y' are 'a', 'b', 'c'"),
+        ("confidence,correct\n0.9,1\n0.5,0\n0.7,1\n", "--positive"),
+        ("prob_0,prob_1,prob_2,y\n0.1,0.1,0.8,2\n0.5,0.2,0.3,0\n0.7,0.3,0,1\n", "--positive"),
+        ("prob_a,prob_b,y\n0.9,0.1,a\n0.5,0.5,b\n0.7,0.3,b\n", "'a' and 'b'"),
+        ("y_prob,y\n0.1,b\n0.2,c\n0.3,a\n", "'a', 'b', 'c'"),
     ],
 )
 def test_where_there_is_nothing_to_decide_the_option_is_refused(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "p.csv"
     path.write_text(content)
-    with pytest.raises(FileError) as refused:
+    with pytest.raises(FileError, match=message):
         read_source(path, Columns(positive="a"))
-    assert message in str(refused.value)
-    with pytest.raises(ValueError, match="positive") as refused_too:
+    with pytest.raises(ValueError, match=message):
         statistics_duckdb(path, columns=Columns(positive="a"), risk=True)
-    assert message in str(refused_too.value)
 
 
 def test_recalibrate_and_apply_take_the_same_class(tmp_path: Path, capsys: Screen) -> None:

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+import calibrant as cal
 import calibrant.functional as F
-from calibrant.losses import avuc
 from calibrant.losses.checks import Pairs
 from tests.cases import Function, value_and_gradient
 
@@ -67,6 +67,6 @@ def test_golden_accuracy_versus_uncertainty() -> None:
     pairs = Pairs(CONTINUOUS, CORRECT)
     p = torch.stack((CONTINUOUS, 0.7 * (1 - CONTINUOUS), 0.3 * (1 - CONTINUOUS)), dim=-1)
     entropy = -(p * p.log()).sum(1)
-    assert avuc.hard(pairs, entropy, 0.5).item() == pytest.approx(0.2804781311765, rel=1e-10)
-    assert avuc.soft(pairs, entropy, 3, 0.5, 0.1).item() == pytest.approx(0.2814594820874, rel=1e-10)
-    assert avuc.soft(pairs, entropy, 3, 0.3, 1.0).item() == pytest.approx(0.4886056256334, rel=1e-10)
+    assert cal.AvUCLoss(0.5).value(pairs, entropy, 3).item() == pytest.approx(0.2804781311765, rel=1e-10)
+    assert cal.SoftAvUCLoss(0.5, 0.1).value(pairs, entropy, 3).item() == pytest.approx(0.2814594820874, rel=1e-10)
+    assert cal.SoftAvUCLoss(0.3, 1.0).value(pairs, entropy, 3).item() == pytest.approx(0.4886056256334, rel=1e-10)

@@ -1,7 +1,6 @@
 """A batch of which everything is ignored does not stop training: 0, connected to the logits, and one warning."""
 
 from collections.abc import Callable
-from unittest import mock
 
 import pytest
 import torch
@@ -9,8 +8,7 @@ from torch import Tensor, nn
 
 import calibrant as cal
 import calibrant.functional as F
-from calibrant.losses import base, checks
-from tests.cases import MODULES, random_logits
+from tests.cases import MODULES, random_logits, values_unread
 
 LOGITS, TARGET = random_logits(8, 3, seed=0)
 NOTHING = torch.zeros(8, dtype=torch.bool)
@@ -37,8 +35,7 @@ def test_an_object_warns_and_gives_zero(name: str) -> None:
 @pytest.mark.parametrize("name", MODULES)
 def test_where_values_are_not_read_the_kernels_give_zero(name: str) -> None:
     module = MODULES[name]()
-    blind = mock.Mock(return_value=False)
-    with mock.patch.object(checks, "readable", blind), mock.patch.object(base, "readable", blind):
+    with values_unread():
         assert zero_and_zero_gradient(lambda x: module(x, TARGET, mask=NOTHING))
 
 
@@ -72,8 +69,7 @@ def test_weights_of_zero_ignore_samples_too() -> None:
 def test_labels_that_are_all_ignored_give_zero(module: Callable[..., nn.Module]) -> None:
     with pytest.warns(UserWarning, match=EVERYTHING_IGNORED):
         assert zero_and_zero_gradient(lambda x: module(view="multi-label")(x, torch.full((8, 3), -100.0)))
-    blind = mock.Mock(return_value=False)
-    with mock.patch.object(checks, "readable", blind), mock.patch.object(base, "readable", blind):
+    with values_unread():
         assert zero_and_zero_gradient(lambda x: module(view="multi-label")(x, torch.full((8, 3), -100.0)))
 
 

@@ -67,9 +67,6 @@ def test_rows_that_are_permutations_of_each_other_stay_tied(name: str, scale: fl
         evaluated = module(logits, target)
     assert trained.item() == pytest.approx(expected, rel=1e-6)
     assert evaluated.item() == pytest.approx(expected, rel=1e-6)
-    (closed,) = torch.autograd.grad(trained, logits, retain_graph=True)
-    (plain,) = torch.autograd.grad(trained, logits, create_graph=True)
-    torch.testing.assert_close(plain.detach(), closed)
 
 
 @pytest.mark.parametrize("name", KNOWN)

@@ -10,8 +10,7 @@ from torch import Tensor
 
 import calibrant as cal
 import calibrant.functional as F
-from calibrant.losses.base import PairObjective
-from tests.cases import random_logits, value_and_gradient
+from tests.cases import WEIGHTED, random_logits, value_and_gradient
 
 Weighted = Callable[..., Tensor]
 FUNCTIONS: dict[str, Weighted] = {
@@ -25,19 +24,7 @@ FUNCTIONS: dict[str, Weighted] = {
     "soft-binned ece, binned": lambda z, c, **k: F.soft_binned_ece(z, c, form="binned", **k),
     "dca": F.dca,
 }
-MODULES: dict[str, Callable[[], PairObjective]] = {
-    "esd": lambda: cal.ESDLoss(root=False),
-    "esd rooted": cal.ESDLoss,
-    "esd class-wise": lambda: cal.ESDLoss(root=False, view="class-wise"),
-    "mmce": cal.MMCELoss,
-    "mmce unbiased": lambda: cal.MMCELoss(unbiased=True, root=False),
-    "mmce class-wise": lambda: cal.MMCELoss(view="class-wise"),
-    "mmce weighted": cal.WeightedMMCELoss,
-    "ece": cal.ECELoss,
-    "ece class-wise": lambda: cal.ECELoss(view="class-wise"),
-    "soft-binned ece": cal.SoftBinnedECELoss,
-    "dca": cal.DCALoss,
-}
+MODULES = {name: module for name, module in WEIGHTED.items() if "multi-label" not in name}
 SCALE_MATTERS = ("esd", "mmce unbiased", "mmce narrow, unbiased")
 
 
@@ -68,7 +55,7 @@ def test_whole_weights_repeat_samples(name: str, data: tuple[Tensor, Tensor, Ten
 
 @pytest.mark.parametrize("name", MODULES)
 def test_whole_weights_repeat_samples_of_a_module(name: str) -> None:
-    module = MODULES[name]()
+    module = MODULES[name]
     logits, target = random_logits(40, 5, seed=1)
     target[::7] = -100
     times = torch.randint(4, (40,), generator=torch.Generator().manual_seed(1))
@@ -134,7 +121,7 @@ def test_weight_zero_is_a_mask(name: str) -> None:
 @pytest.mark.parametrize("shape", [(24,), (4, 6), (2, 3, 4)])
 @pytest.mark.parametrize("name", MODULES)
 def test_dense_logits_with_weights_and_ignored_labels(name: str, shape: tuple[int, ...]) -> None:
-    module = MODULES[name]()
+    module = MODULES[name]
     logits, target = random_logits(24, 5, seed=7)
     generator = torch.Generator().manual_seed(8)
     w, mask = 1 + torch.rand(24, generator=generator), torch.rand(24, generator=generator) < 0.8

@@ -6,29 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import calibrant as cal
-from calibrant.losses.base import PairObjective
-from tests.cases import MODULES, random_logits, value_and_gradient
+from tests.cases import MODULES, WEIGHTED, random_logits, value_and_gradient
 
 LOGITS, TARGET = random_logits(40, 5, seed=0)
 LABELS = torch.nn.functional.one_hot(TARGET).index_put((torch.tensor(3), torch.tensor(2)), torch.tensor(-100))
 WEIGHTS = torch.rand(40, generator=torch.Generator().manual_seed(0))
-# Module, target and weights.
-WEIGHTED: dict[str, tuple[PairObjective, Tensor, Tensor | None]] = {
-    "esd": (cal.ESDLoss(), TARGET, WEIGHTS),
-    "esd class-wise": (cal.ESDLoss(root=False, view="class-wise"), TARGET, WEIGHTS),
-    "esd multi-label": (cal.ESDLoss(root=False, view="multi-label"), LABELS, None),
-    "mmce": (cal.MMCELoss(), TARGET, WEIGHTS),
-    "mmce unbiased": (cal.MMCELoss(unbiased=True, root=False), TARGET, WEIGHTS),
-    "mmce multi-label": (cal.MMCELoss(view="multi-label"), LABELS, WEIGHTS),
-    "mmce weighted": (cal.WeightedMMCELoss(), TARGET, WEIGHTS),
-    "ece": (cal.ECELoss(), TARGET, WEIGHTS),
-    "ece multi-label": (cal.ECELoss(view="multi-label"), LABELS, None),
-    "soft-binned ece": (cal.SoftBinnedECELoss(), TARGET, WEIGHTS),
-    "dca": (cal.DCALoss(), TARGET, WEIGHTS),
-}
 
 
 @pytest.mark.slow_after(1)
@@ -45,11 +30,11 @@ def test_compiles_into_one_graph(name: str) -> None:
 @pytest.mark.parametrize("name", WEIGHTED)
 @pytest.mark.usefixtures("fresh_compiler")
 def test_weights_and_labels_compile_into_one_graph(name: str) -> None:
-    module, target, weight = WEIGHTED[name]
+    module, target = WEIGHTED[name], LABELS if "multi-label" in name else TARGET
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(
-        value_and_gradient(lambda x, y: compiled(x, y, None, weight), LOGITS, target),
-        value_and_gradient(lambda x, y: module(x, y, None, weight), LOGITS, target),
+        value_and_gradient(lambda x, y: compiled(x, y, None, WEIGHTS), LOGITS, target),
+        value_and_gradient(lambda x, y: module(x, y, None, WEIGHTS), LOGITS, target),
     )
 
 
@@ -155,9 +140,9 @@ def test_no_value_is_read_on_an_accelerator(name: str, n: int, masked: bool) -> 
 
 @pytest.mark.parametrize("name", WEIGHTED)
 def test_no_weight_or_label_is_read_on_an_accelerator(name: str) -> None:
-    module, target, weight = WEIGHTED[name]
+    target = LABELS if "multi-label" in name else TARGET
     leaf = torch.empty_like(LOGITS, device="meta", requires_grad=True)
-    value = module(leaf, target.to("meta"), None, None if weight is None else weight.to("meta"))
+    value = WEIGHTED[name](leaf, target.to("meta"), None, WEIGHTS.to("meta"))
     value.backward()
     assert value.shape == ()
 

@@ -303,7 +303,7 @@ def test_spark_takes_a_frame_and_never_gathers_its_rows(spark: Any, tmp_path: Pa
 
     frame.createOrReplaceTempView("plan")
     found = [Column(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
-    pairs = find_pairs(Source(scale_sql.SPARK, lambda *_: [], "plan"), found, Columns(), "plan", risk=False)
+    pairs = find_pairs(Source(scale_sql.SPARK, lambda *_: [], "plan", "plan"), found, Columns(), risk=False)
     text = scale_sql.sums_statement(pairs, 20, [0.2, 0.4, 0.6, 0.8])
     plan = spark.sql(text)._jdf.queryExecution().executedPlan().toString()
     spark.catalog.dropTempView("plan")

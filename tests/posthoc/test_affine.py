@@ -136,20 +136,23 @@ def test_a_solver_that_stops_a_step_early_has_reached_the_minimum(strength: floa
     assert float(bound) < (1e-6 if strength >= 1 else 1e-4)
 
 
-def test_large_problems_in_single_precision_reach_the_same_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    logits, target = overconfident(2000, 40, 2.0, seed=1)
-    penalty = Penalty(0.5, 0.02, 0.02)
-    double = solved(logits, target, None, penalty, diagonal=False, tolerance=1e-8)
-    monkeypatch.setattr(solvers, "SINGLE_PRECISION", 0)
-    monkeypatch.setattr(solvers, "NEWTON_PRODUCTS", 0)
-    single = solved(logits, target, None, penalty, diagonal=False, tolerance=1e-7)
+@pytest.mark.parametrize(("samples", "classes", "temperature"), [(2000, 40, 2.0), (40_000, 7, 1.0)])
+def test_large_problems_in_single_precision_reach_the_minimum(
+    samples: int, classes: int, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logits, target = overconfident(samples, classes, temperature, seed=1)
+    logits = (logits + torch.linspace(0, 1, classes, dtype=torch.float64)).log_softmax(1)
+    own = classes / samples
     values = []
-    for matrix, shift in (double, single):
+    for limit, tolerance in ((1e12, 1e-14), (0, StructuredMatrixScaling.tolerance)):
+        monkeypatch.setattr(solvers, "SINGLE_PRECISION", limit)
+        penalty = Penalty(own * (classes - 1), own, own)
+        matrix, shift = solved(logits, target, None, penalty, diagonal=False, tolerance=tolerance)
         fit = torch.nn.functional.cross_entropy(logits + logits @ matrix.T + shift, target)
         squares = matrix**2
-        values.append(float(fit + 0.5 * squares.sum() - 0.48 * squares.diagonal().sum() + 0.02 * (shift**2).sum()))
-    assert values[1] == pytest.approx(values[0], abs=1e-7)
-    assert np.isfinite(values).all()
+        of_diagonal = squares.diagonal().sum()
+        values.append(float(fit + own * ((classes - 1) * (squares.sum() - of_diagonal) + of_diagonal + shift @ shift)))
+    assert 0 <= values[1] - values[0] + 1e-14 < 1e-8
 
 
 def test_many_samples_leave_temperature_scaling_behind_and_few_stay_with_it() -> None:

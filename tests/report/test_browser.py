@@ -15,7 +15,7 @@ from tests.report.data import classifier, confidences
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-# test_html.py reads the page without a browser.
+# test_page.py reads the page without a browser.
 pytestmark = pytest.mark.slow
 
 HOSTILE = "<script>alert(1)</script>"

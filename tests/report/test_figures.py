@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
-from scipy.stats import binomtest
 
 from calibrant import metrics, report
 from calibrant.metrics.predictions import Predictions
-from calibrant.report.statistics import class_rows, wilson_interval
+from calibrant.report.statistics import class_rows
 from calibrant.report.style import same_axes
 from tests.report.data import EDGE_CASES, classifier, confidences
 
@@ -24,7 +23,7 @@ def drawn(figure: Figure) -> bytes:
 
 
 def test_a_title_is_literal_and_loses_what_would_turn_the_text_around_it() -> None:
-    # The pages of the edge cases, in test_html.py, draw all figures.
+    # The pages of the edge cases, in test_page.py, draw all figures.
     svg = drawn(report.figures.cumulative_plot(EDGE_CASES["three samples"], title="$x^2 & <b>\u202e\x1bb\ufffe"))
     assert "$x^2 &amp; &lt;b&gt; b\ufffd".encode() in svg
     ElementTree.fromstring(svg)  # noqa: S314 (we have just written it ourselves)
@@ -42,13 +41,6 @@ def test_dots_stand_at_mean_confidence_and_accuracy_and_empty_bins_are_left_out(
     np.testing.assert_allclose(gaps.get_segments(), [[(0.63, 0.75), (0.63, 0.63)], [(0.97, 0.9), (0.97, 0.97)]])
     histogram: Any = figure.axes[1].patches
     np.testing.assert_allclose([bar.get_height() for bar in histogram], [0.5, 0.5])
-
-
-@pytest.mark.parametrize(("right", "samples"), [(0, 1), (1, 1), (3, 10), (10, 10), (812, 1000)])
-def test_the_box_is_the_wilson_interval(right: int, samples: int) -> None:
-    low, high = wilson_interval(np.array([float(right)]), np.array([float(samples)]))
-    expected = binomtest(right, samples).proportion_ci(method="wilson")
-    assert (low[0], high[0]) == pytest.approx((expected.low, expected.high), abs=1e-6)
 
 
 def test_the_curves_are_those_of_the_papers_appendix() -> None:
@@ -70,21 +62,6 @@ def test_a_long_curve_is_thinned_but_keeps_its_ends_and_its_largest_value() -> N
     assert (x[0], x[-1]) == (0, 1)
     assert np.abs(y).max() == pytest.approx(100 * metrics.ks_error(given))
     assert y[-1] == pytest.approx(100 * metrics.gap(given))
-
-
-def test_class_rows_agree_with_counting_one_by_one() -> None:
-    given = classifier(samples=200, classes=5, sharpness=2.0, shift=1.0)
-    probabilities, target = given.of_classes("this test")
-    predicted = probabilities.argmax(1)
-    for row in class_rows(given, convention="guo"):
-        mine, said = target == row.place, predicted == row.place
-        assert row.samples == mine.sum()
-        assert row.share == pytest.approx(mine.mean())
-        assert row.recall == pytest.approx(said[mine].mean())
-        assert row.precision == pytest.approx(mine[said].mean())
-        assert row.probability == pytest.approx(probabilities[:, row.place].mean())
-        assert row.gap.value == pytest.approx(row.probability - row.share)
-        assert row.error == pytest.approx(metrics.ece(probabilities[:, row.place], mine, convention="guo"))
 
 
 def test_of_many_classes_the_worst_twenty_are_shown_worst_first() -> None:
@@ -113,18 +90,6 @@ def test_the_breakdown_needs_classes() -> None:
         report.figures.classwise_plot(confidences((0.9, 0.8, 50)))
 
 
-def test_whole_weights_count_as_repeated_rows_in_the_breakdown_by_class() -> None:
-    given = classifier(samples=300, sharpness=2.0, shift=1.0)
-    probabilities, target = given.of_classes("this test")
-    times = np.arange(300) % 3 + 1
-    weighted = metrics.predictions(probabilities=probabilities, target=target, sample_weight=times)
-    repeated = metrics.predictions(probabilities=probabilities.repeat(times, 0), target=target.repeat(times))
-    for one, other in zip(class_rows(weighted), class_rows(repeated), strict=True):
-        assert one.name == other.name
-        for key in ("share", "probability", "recall", "precision", "error"):
-            assert getattr(one, key) == pytest.approx(getattr(other, key)), key
-
-
 def test_a_weight_of_two_draws_a_sample_twice() -> None:
     given = confidences((0.62, 0.5, 10), (0.64, 1.0, 10), (0.97, 0.9, 20))
     weighted = metrics.predictions(given.confidence, given.correct, sample_weight=np.full(40, 2.0))
@@ -136,16 +101,6 @@ def test_a_weight_of_two_draws_a_sample_twice() -> None:
                 np.testing.assert_allclose(np.array(line.get_xydata()), np.array(equal.get_xydata()))
             for patch, like in zip(axes.patches, same.patches, strict=True):
                 np.testing.assert_allclose(patch.get_extents().bounds, like.get_extents().bounds)
-
-
-def test_labels_and_class_names_are_in_the_breakdown_and_ignored_labels_are_not() -> None:
-    given = metrics.predictions(
-        probabilities=[[0.9, 0.2, 0.5], [0.8, 0.1, 0.5]], target=[[1, 0, -1], [0, 0, -1]], multi_label=True,
-        ignore_index=-1, classes=["cat", "dog", "emu"],
-    )  # fmt: skip
-    rows = class_rows(given)
-    assert [(row.name, row.samples, row.recall) for row in rows[:1]] == [("cat", 1, 1.0)]
-    assert [row.name for row in rows] == ["cat", "dog"]
 
 
 def test_gaps_of_groups_and_windows_stand_where_the_result_says() -> None:

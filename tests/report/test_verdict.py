@@ -10,7 +10,6 @@ from calibrant.metrics.evaluate import Scores
 from calibrant.metrics.predictions import Predictions, views
 from calibrant.metrics.tests import judge
 from calibrant.report.audit import Audit
-from calibrant.report.statistics import largest_gap_by_chance
 from tests.report.data import classifier, confidences, two_classes
 
 INTERVAL = r"\(95 % interval (-?[\d.]+) to (-?[\d.]+)\)"
@@ -199,14 +198,6 @@ def test_an_error_that_the_test_does_not_confirm_is_reported() -> None:
     unsure = replace(found, findings=(replace(found.findings[0], p_value=0.08),))
     assert re.match(r"Over-confident by 10.00 points .* \(95 % interval 6.49 to 13.51\)", report.verdict(unsure))
     assert "not rejected (p = 0.080)" in report.verdict(unsure)
-
-
-def test_the_gap_of_chance_is_that_of_drawn_labels() -> None:
-    rng = np.random.default_rng(0)
-    confidence = rng.uniform(0.3, 1, 400)
-    gaps = (confidence - (rng.random((20_000, 400)) < confidence)).mean(1)
-    given = metrics.predictions(confidence, np.ones(400))
-    assert largest_gap_by_chance(given) == pytest.approx(np.quantile(np.abs(gaps), 0.95), rel=0.03)
 
 
 def test_labels_are_judged_one_by_one() -> None:

@@ -19,7 +19,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.metrics import log_loss
-from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, ShuffleSplit, cross_val_predict
+from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit, cross_val_predict
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
@@ -309,15 +309,6 @@ class TestInScikitLearn:
         pipeline = make_pipeline(StandardScaler(), RecalibratedClassifierCV(SVC(), method="svs", cv=3))
         found = cross_val_predict(pipeline, X, y, method="predict_proba", cv=3)
         assert log_loss(y, found) < 0.7
-
-    def test_grid_search_over_methods(self) -> None:
-        X, y = data()
-        grid = {"method": ["temperature", STRICT["sigmoid"], "sms"], "estimator__var_smoothing": [1e-9, 1e-2]}
-        search = GridSearchCV(RecalibratedClassifierCV(GaussianNB(), cv=3), grid, scoring="neg_log_loss", cv=3).fit(
-            X, y
-        )
-        assert len(search.cv_results_["params"]) == 6
-        assert np.isfinite(search.cv_results_["mean_test_score"]).all()
 
     def test_copies_give_the_same_probabilities(self) -> None:
         X, y = data()

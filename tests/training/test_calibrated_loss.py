@@ -438,25 +438,6 @@ def test_logits_of_ignored_samples_may_be_anything() -> None:
     assert calibrated.finish([(x, y)]).held_out.samples == 61
 
 
-def test_held_out_outputs_of_hugging_face_models_are_understood() -> None:
-    class Output(dict[str, Tensor]):
-        pass
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(10, 4)
-
-        def forward(self, features: Tensor) -> Any:
-            return Output(logits=self.linear(features))
-
-    model = knowing(Model())
-    x, y = samples(64, 0)
-    calibrated = CalibratedLoss(model)
-    assert calibrated({"features": x}, y, {"features": x}, y).isfinite()
-    assert calibrated.finish([({"features": x}, y)]).temperature > 0
-
-
 X, Y = samples(64, 0)
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "no module": (lambda: CalibratedLoss(lambda x: x), TypeError, "torch.nn.Module"),  # type: ignore[arg-type]

@@ -209,7 +209,7 @@ def test_what_is_reported_is_what_the_model_does(seed: int, signal: float, metho
 def test_a_network_at_chance_has_no_temperature_and_is_left_as_it_is(method: Any) -> None:
     model, fresh = near_chance(6)
     before = copy.deepcopy(model.state_dict())
-    with pytest.warns(CalibrationWarning, match="left as it is: .* no better than chance, so .* check that logits and"):
+    with pytest.warns(CalibrationWarning, match="left as it is"):
         result = finetune(model, [fresh], method=method)
     assert (result.method, result.temperature, result.penalty) == ("nothing", 1.0, None)
     assert [one.method for one in result.candidates] == ["nothing"]
@@ -219,7 +219,7 @@ def test_a_network_at_chance_has_no_temperature_and_is_left_as_it_is(method: Any
 
 def test_auto_says_that_a_network_at_chance_has_no_temperature() -> None:
     model, fresh = near_chance(6)
-    with pytest.warns(CalibrationWarning, match="only 'vector' can be tried: .* no better than chance"):
+    with pytest.warns(CalibrationWarning, match="only 'vector'"):
         result = finetune(model, [fresh])
     assert [one.method for one in result.candidates] == ["nothing", "vector"]
     assert result.method == "vector"

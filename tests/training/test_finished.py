@@ -103,7 +103,7 @@ def test_models_of_other_precisions_are_finished(dtype: torch.dtype) -> None:
 def test_training_may_go_on_after_finish_and_is_told_once() -> None:
     model, calibrated = trained()
     calibrated.finish([HELD_OUT])
-    with pytest.warns(CalibrationWarning, match=r"goes on after finish") as told:
+    with pytest.warns(CalibrationWarning, match="goes on after finish") as told:
         train(calibrated, model, 3, samples(300, 0), HELD_OUT)
     assert len(told) == 1
     assert calibrated.guard.warnings_.keys() == {"finished"}
@@ -120,7 +120,7 @@ def test_a_state_from_before_finish_needs_the_weights_from_before_it() -> None:
         lambda: calibrated.compare([HELD_OUT], [HELD_OUT]),
     ]  # fmt: skip
     for use in uses:
-        with pytest.raises(ValueError, match=r"saved before finish\(\).*load the weights of the same checkpoint"):
+        with pytest.raises(ValueError, match="saved before finish"):
             use()
     model.load_state_dict(weights)
     assert calibrated.temperature > 1.5

@@ -15,7 +15,7 @@ pytest.importorskip("datasets", reason="needs the extra 'hf'")
 
 from transformers import BertForSequenceClassification
 
-from calibrant.training import CalibrationWarning, InterleavedTrainer
+from calibrant.training import InterleavedTrainer
 from tests.training.huggingface_runs import arguments, bert, flat, pad, split_options
 
 
@@ -43,12 +43,6 @@ def trainer(folder: Path, seed: int = 0, **changed: Any) -> InterleavedTrainer:
         bert(dropout=0.1, seed=seed), arguments(folder, **of_training), pad, train_dataset=Noisy(256, 1),
         calibration_dataset=Noisy(128, 2), eval_dataset=Noisy(1000, 3), **options,
     )  # fmt: skip
-
-
-def test_a_handful_of_held_out_samples_is_warned_about(tmp_path: Path) -> None:
-    data: dict[str, Any] = {"train_dataset": Noisy(8, 1), "calibration_dataset": Noisy(2, 2)}
-    with pytest.warns(CalibrationWarning, match="2 held-out samples are too few"):
-        InterleavedTrainer(bert(), arguments(tmp_path), pad, **data)
 
 
 @pytest.mark.slow

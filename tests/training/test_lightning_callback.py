@@ -146,7 +146,7 @@ def test_weights_from_before_the_end_of_fit_are_told(tmp_path: Path) -> None:
     run.fit(module, train)
     run.save_checkpoint(tmp_path / "finished.ckpt")
     run.test(module, validation, ckpt_path=tmp_path / "finished.ckpt", weights_only=True, verbose=False)
-    with pytest.warns(CalibrationWarning, match="saved before the end of fit"):
+    with pytest.warns(CalibrationWarning, match="before the end"):
         run.test(module, validation, ckpt_path=saving.best_model_path, weights_only=True, verbose=False)
 
 
@@ -181,7 +181,7 @@ def test_held_out_batches_leave_the_random_numbers_of_training_alone(tmp_path: P
 
 def test_bad_use_is_explained(tmp_path: Path) -> None:
     train, held_out, _ = loaders()
-    with pytest.raises(TypeError, match="more than once, got generator"):
+    with pytest.raises(TypeError, match="generator"):
         TemperatureInTheLoop(batch for batch in held_out)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -193,10 +193,10 @@ def test_bad_use_is_explained(tmp_path: Path) -> None:
     classifier = InterleavedModule(nn.Linear(6, 3), method="temperature")
     with pytest.raises(ValueError, match="remove this callback"):
         trainer(tmp_path, TemperatureInTheLoop(held_out)).fit(classifier, interleave(train, held_out))
-    with pytest.raises(TypeError, match=r"held-out batch must be \(inputs, target\)"):
+    with pytest.raises(TypeError, match="held-out batch"):
         trainer(tmp_path, TemperatureInTheLoop([torch.zeros(4, 6)])).fit(own(), train)
     with pytest.raises(ValueError, match="gave no batch"):
         trainer(tmp_path, TemperatureInTheLoop([])).fit(own(), train)
     of_two: Any = SimpleNamespace(world_size=2)
-    with pytest.raises(ValueError, match=r"every process the same samples: give it a .*DistributedSampler"):
+    with pytest.raises(ValueError, match="DistributedSampler"):
         TemperatureInTheLoop(held_out).on_train_start(of_two, own())

@@ -54,7 +54,7 @@ def test_the_model_itself_is_calibrated_after_fit(tmp_path: Path) -> None:
         logits = module.model(x)
     assert torch.equal(module(x), logits)
     plain = over_fitting(method=None)
-    with pytest.warns(CalibrationWarning, match="no method to use them"):
+    with pytest.warns(CalibrationWarning, match="no method"):
         trainer(tmp_path, max_epochs=40).fit(plain, datamodule=noisy_data())
     with torch.no_grad():
         confident = plain.model(x)
@@ -83,7 +83,7 @@ def test_a_checkpoint_within_training_has_its_temperature(tmp_path: Path) -> Non
     saving = ModelCheckpoint(tmp_path, "{epoch}", every_n_epochs=1, save_top_k=-1)
     run = trainer(tmp_path, saving, max_epochs=4)
     run.fit(module, datamodule=noisy_data())
-    with pytest.warns(CalibrationWarning, match="saved before the end of fit"):
+    with pytest.warns(CalibrationWarning, match="before the end"):
         loaded = over_fitting_from(tmp_path / "epoch=2.ckpt")
     assert loaded.calibrated_loss is not None
     assert loaded.calibrated_loss.temperature == module.history[2]["train_temperature"] != 1
@@ -177,7 +177,7 @@ def test_a_method_needs_held_out_data(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no calibration data"):
         trainer(tmp_path).fit(module, datamodule=data(calibration_fraction=0))
     x, y = samples()
-    with pytest.raises(TypeError, match="method 'temperature' needs calibration batches"):
+    with pytest.raises(TypeError, match="calibration batches"):
         trainer(tmp_path).fit(module, torch.utils.data.DataLoader(TensorDataset(x, y), 20))
 
 
@@ -214,7 +214,7 @@ def test_the_fewest_held_out_samples_are_asked_of_the_objective(tmp_path: Path) 
             trainer(tmp_path, max_epochs=1).fit(module, **given)
             assert "train_objective" in module.history[0]
     for given in ({"datamodule": noisy_data(**held_out)}, {"train_dataloaders": loader}):
-        with pytest.raises(ValueError, match="no batch of at least 3 samples, which the objective needs"):
+        with pytest.raises(ValueError, match="at least 3 samples"):
             trainer(tmp_path, max_epochs=1).fit(over_fitting(method=None, objective=cal.ESDLoss()), **given)
 
 

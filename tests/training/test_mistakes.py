@@ -30,21 +30,24 @@ class Answering(nn.Module):
         self.kind = kind
         self.linear = knowing(nn.Linear(10, 4))
 
-    def forward(self, x: Tensor) -> Any:
-        logits = 3 * self.linear(x)
-        return {"logits": logits, "hidden": x} if self.kind == "dict" else Output(logits, x)
+    def forward(self, features: Tensor) -> Any:
+        logits = 3 * self.linear(features)
+        return {"logits": logits, "hidden": features} if self.kind == "dict" else Output(logits, features)
 
 
 @pytest.mark.parametrize("kind", ["dict", "namedtuple"])
-def test_a_model_that_returns_more_than_logits_can_be_finished(kind: str) -> None:
-    model, held_out = Answering(kind), samples(500, 1)
-    before = model(held_out[0])
-    finished = CalibratedLoss(model).finish([held_out])
-    after = model(held_out[0])
+def test_a_model_of_more_than_inputs_and_logits_is_trained_and_finished(kind: str) -> None:
+    model, (x, y) = Answering(kind), samples(500, 1)
+    given: Any = {"features": x} if kind == "dict" else x
+    before = model(x)
+    calibrated = CalibratedLoss(model)
+    assert calibrated(given, y, given, y).isfinite()
+    finished = calibrated.finish([(given, y)])
+    after = model(x)
     read = dict if kind == "dict" else Output._asdict
     torch.testing.assert_close(read(after)["logits"], read(before)["logits"] / finished.temperature)
     assert finished.temperature > 1.5
-    assert torch.equal(read(after)["hidden"], held_out[0])
+    assert torch.equal(read(after)["hidden"], x)
 
 
 @pytest.mark.slow_after(1)
@@ -73,13 +76,11 @@ def test_a_forgotten_finish_is_told_before_the_network_overfits(monkeypatch: pyt
     model = knowing(nn.Linear(10, 4))
     with torch.no_grad():
         model.weight *= 5
-    calibrated = with_settings(
-        CalibratedLoss(model, every=1), patience=1.0
-    )  # a network that stands still is not over-fitted
+    calibrated = with_settings(CalibratedLoss(model, every=1), patience=1.0)  # it stands still, and does not overfit
     for _ in range(100):
         calibrated(*samples(16, 0), *samples(100, 1))
     assert calibrated.temperature == 1
-    with pytest.warns(CalibrationWarning, match=r"without finish\(\).* and are over-confident"):
+    with pytest.warns(CalibrationWarning, match="without finish"):
         del calibrated
 
 
@@ -94,17 +95,14 @@ def test_a_network_that_ends_in_a_sigmoid_is_told() -> None:
         optimizer.zero_grad()
         calibrated(x[:200], y[:200], x[200:], y[200:]).backward()
         optimizer.step()
-    with pytest.warns(CalibrationWarning, match="remove the softmax, sigmoid or log-softmax"):
+    with pytest.warns(CalibrationWarning, match="sigmoid"):
         calibrated.finish([(x[200:], y[200:])])
 
 
 def test_classes_without_samples_are_not_ruled_out() -> None:
     x, y = samples(300, 0)
-    with pytest.warns(
-        CalibrationWarning, match=r"1 of 4 classes have no sample.* only a temperature is tried"
-    ) as caught:
+    with pytest.warns(CalibrationWarning, match="1 of 4 classes"):
         result = finetune(knowing(nn.Linear(10, 4)), [(x[y != 2], y[y != 2])])
-    assert len(caught) >= 1
     assert {one.method for one in result.candidates} == {"nothing", "temperature"}
 
 
@@ -119,12 +117,12 @@ def test_a_second_model_with_the_same_problem_is_reported_too() -> None:
 def test_held_out_samples_that_are_trained_on_too_are_told() -> None:
     data = TensorDataset(*samples(100, 0))
     parts = [Subset(data, range(60)), Subset(data, range(50, 100))]
-    with pytest.warns(CalibrationWarning, match="100 held-out samples are also training samples") as caught:
+    with pytest.warns(CalibrationWarning, match="^100 held-out") as caught:
         interleave(DataLoader(data, 10), DataLoader(data, 10))
     assert caught[0].filename == __file__
-    with pytest.warns(CalibrationWarning, match="10 held-out samples are also training samples"):
+    with pytest.warns(CalibrationWarning, match="^10 held-out"):
         interleave(DataLoader(parts[0], 10), DataLoader(parts[1], 10))
-    with pytest.warns(CalibrationWarning, match="50 held-out samples are also training samples"):
+    with pytest.warns(CalibrationWarning, match="^50 held-out"):
         interleave(DataLoader(data, 10), DataLoader(parts[1], 10))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -137,9 +135,9 @@ def test_held_out_samples_that_are_trained_on_too_are_told() -> None:
 def test_samples_shared_by_select_of_a_hugging_face_data_set_are_told() -> None:
     datasets = pytest.importorskip("datasets", reason="needs the extra 'hf'")
     data = datasets.Dataset.from_dict({"text": [f"number {n}" for n in range(100)], "labels": [0, 1] * 50})
-    with pytest.warns(CalibrationWarning, match="10 held-out samples are also training samples"):
+    with pytest.warns(CalibrationWarning, match="^10 held-out"):
         warn_of_data(data.select(range(50, 100)), data.select(range(60)))
-    with pytest.warns(CalibrationWarning, match="5 held-out samples are also training samples"):
+    with pytest.warns(CalibrationWarning, match="^5 held-out"):
         warn_of_data(data.select([3, 70, 9, 40, 11]), data.shuffle(seed=0))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -151,15 +149,15 @@ def test_samples_shared_by_select_of_a_hugging_face_data_set_are_told() -> None:
 @pytest.mark.parametrize("last", [nn.Softmax(1), nn.LogSoftmax(1)])
 def test_a_model_that_ends_in_a_softmax_is_told(last: nn.Module) -> None:
     model, (x, y) = nn.Sequential(knowing(nn.Linear(10, 4)), last), samples(300, 0)
-    with pytest.warns(CalibrationWarning, match="log-softmax at its end"):
+    with pytest.warns(CalibrationWarning, match="softmax"):
         CalibratedLoss(model)(x, y, x, y)
-    with pytest.warns(CalibrationWarning, match="log-softmax at its end"):
+    with pytest.warns(CalibrationWarning, match="softmax"):
         finetune(model, [(x, y)])
 
 
 def test_samples_that_are_all_right_are_probably_trained_on() -> None:
     x, y = samples(400, 0, noise=0.0)
-    with pytest.warns(CalibrationWarning, match="check that the network was not trained on them too"):
+    with pytest.warns(CalibrationWarning, match="trained on"):
         CalibratedLoss(knowing(nn.Linear(10, 4))).finish([(x, y)])
 
 

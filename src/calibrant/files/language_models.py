@@ -14,7 +14,7 @@ Row = list[float] | None
 SOFTMAX = "probabilities are the softmax of the log-probabilities over the options of a row"
 
 
-class Options(NamedTuple):
+class Answers(NamedTuple):
     """Log-probabilities of the options of the rows that have them, or confidences in the highest option.
 
     Attributes:
@@ -32,7 +32,7 @@ class Options(NamedTuple):
     notices: tuple[str, ...]
 
 
-def read_harness(table: Table) -> Options:
+def read_harness(table: Table) -> Answers:
     """Read the samples of a multiple-choice task, as lm-evaluation-harness logs them."""
     there = table.names()
     options = [of_options(cell) for cell in table.json(next(name for name in RESPONSES if name in there))]
@@ -62,10 +62,10 @@ def read_harness(table: Table) -> Options:
         notices += (f"in {differ:,} rows, acc disagrees with the highest log-probability, which is used",)
     known = [label for row, label in zip(rows, labels, strict=True) if row is not None]
     indices = None if None in known else np.array(known, np.int64)
-    return _options(rows, indices, right, None, notices, "log-probabilities or no target")
+    return _answers(rows, indices, right, None, notices, "log-probabilities or no target")
 
 
-def read_column(table: Table, name: str, kind: Kind, labels: Array | None) -> Options:
+def read_column(table: Table, name: str, kind: Kind, labels: Array | None) -> Answers:
     """Read a column of lists or dictionaries of options; rows without them are left out and counted."""
     rows, names = read_options(table.json(name))
     kept = [k for k, row in enumerate(rows) if row is not None]
@@ -79,17 +79,17 @@ def read_column(table: Table, name: str, kind: Kind, labels: Array | None) -> Op
         if labels is None or kind != "logits":
             raise ValueError(f"lists in column {name!r} must have one length")
         right = [int(np.argmax(row)) == label for row, label in zip(full, numbers_of("target", labels), strict=True)]
-    return _options(rows, labels, right, names, notices, name)
+    return _answers(rows, labels, right, names, notices, name)
 
 
-def _options(
+def _answers(
     rows: Sequence[Row],
     labels: Array | None,
     right: Sequence[bool] | None,
     names: tuple[str, ...] | None,
     notices: tuple[str, ...],
     what: str,
-) -> Options:
+) -> Answers:
     """Log-probabilities if all rows have as many; else, or without labels, confidences in the highest option.
 
     Rows that are None are left out, since they have no ``what``; ``labels`` and ``right`` are those of the others.
@@ -101,12 +101,12 @@ def _options(
     places = np.array(kept, np.int64) if len(kept) < len(rows) else None
     counts = {len(row) for row in full}
     if len(counts) == 1 and (labels is not None or right is None):
-        return Options(np.array(full), labels, places, names, notices)
+        return Answers(np.array(full), labels, places, names, notices)
     why = f"rows have {min(counts)} to {max(counts)} options"
     if len(counts) == 1:
         why = "the target is known only through acc"
     notices += (f"{why}: the confidence in the highest option is evaluated",)
-    return Options(confidences(full), np.array(right, np.int64), places, None, notices)
+    return Answers(confidences(full), np.array(right, np.int64), places, None, notices)
 
 
 def read_options(cells: Sequence[Any]) -> tuple[list[Row], tuple[str, ...] | None]:

@@ -274,7 +274,7 @@ def _stacked(layout: Layout, columns: dict[str, Array]) -> Array:
     return np.stack(list(map(cells.numbers_of, layout.values, arrays)), 1)
 
 
-def _of_options(source: Source, found: language_models.Options) -> Source:
+def _of_options(source: Source, found: language_models.Answers) -> Source:
     """A source with what a language model says of the options of each row."""
     several = found.values.ndim > 1
     return replace(
@@ -302,13 +302,11 @@ def _without_ignored(source: Source, ignored: int | None) -> Source:
         return source
     labels = cells.filled(str(source.label), source.labels)
     several = labels.ndim > 1 and labels.shape == source.values.shape
-    if ignored is None and labels.ndim < 2:
-        return source
     mark = cells.LEFT_OUT if ignored is None else ignored
     left_out = labels == mark
-    count = f"{left_out.sum():,} of {left_out.size:,}"
-    if not left_out.any():
+    if not left_out.any() or (ignored is None and labels.ndim < 2):
         return source
+    count = f"{left_out.sum():,} of {left_out.size:,}"
     if ignored is None:  # predictions leave these out by themselves
         notice = f"{count} {'labels' if several else 'places'} are {mark}, and left out"
         if several and (rows := int(left_out.all(1).sum())):

@@ -32,9 +32,6 @@ class AvUCLoss(Objective):
         ignore_index: Label of samples to ignore.
         sync: Compute on the global batch under ``torch.distributed``.
 
-    Shapes:
-        As in :class:`calibrant.ESDLoss`.
-
     References:
         Krishnan, Tickoo, "Improving model calibration with accuracy versus uncertainty optimization",
         NeurIPS 2020.
@@ -89,10 +86,14 @@ class AvUCLoss(Objective):
             (uncertainty, confidence, correct), counts = distributed.gather_samples(columns, pairs.mask)
             pairs = Pairs(confidence, correct, counts)
         checks.require_samples(pairs, 1, self.name)
-        return self._value(pairs, uncertainty, data.logits.shape[1]).to(data.logits.dtype)
+        return self.value(pairs, uncertainty, data.logits.shape[1]).to(data.logits.dtype)
 
-    def _value(self, pairs: Pairs, uncertainty: Tensor, classes: int) -> Tensor:  # noqa: ARG002 (S-AvUC needs it)
-        return hard(pairs, uncertainty, self.threshold)
+    def value(self, pairs: Pairs, uncertainty: Tensor, classes: int) -> Tensor:  # noqa: ARG002 (S-AvUC needs it)
+        """Return the loss of pairs and their entropies."""
+        right, wrong = pairs.right_and_wrong()
+        confidence = pairs.confidence.to(right.dtype)
+        uncertain = (uncertainty.detach() > self.threshold).to(right.dtype)
+        return _log_ratio(right * confidence, wrong * (1 - confidence), uncertain, uncertainty)
 
     def _on_its_scale(self, midpoint: float, classes: int) -> float:  # noqa: ARG002 (S-AvUC's scale needs it)
         return midpoint
@@ -128,9 +129,6 @@ class SoftAvUCLoss(AvUCLoss):
         ignore_index: Label of samples to ignore.
         sync: Compute on the global batch under ``torch.distributed``.
 
-    Shapes:
-        As in :class:`calibrant.ESDLoss`.
-
     References:
         Karandikar et al., "Soft Calibration Objectives for Neural Networks", NeurIPS 2021.
 
@@ -151,8 +149,13 @@ class SoftAvUCLoss(AvUCLoss):
         super().__init__(threshold, ignore_index=ignore_index, sync=sync)
         self.temperature = inputs.check_range("temperature", temperature, low=1e-4)
 
-    def _value(self, pairs: Pairs, uncertainty: Tensor, classes: int) -> Tensor:
-        return soft(pairs, uncertainty, classes, self.threshold, self.temperature)
+    def value(self, pairs: Pairs, uncertainty: Tensor, classes: int) -> Tensor:
+        """Return the loss of pairs and their entropies."""
+        right, wrong = pairs.right_and_wrong()
+        edge = torch.finfo(uncertainty.dtype).eps
+        normalised = (uncertainty / math.log(classes)).clamp(edge, 1 - edge)
+        excess = torch.logit(normalised) - math.log(self.threshold / (1 - self.threshold))
+        return _log_ratio(right, wrong, torch.sigmoid(excess / self.temperature), uncertainty)
 
     def _on_its_scale(self, midpoint: float, classes: int) -> float:
         # Saturated or uniform predictions put the midpoint on the border, where the logit is infinite.
@@ -162,26 +165,9 @@ class SoftAvUCLoss(AvUCLoss):
         return inputs.check_range("threshold", threshold, low=0, high=1, open_low=True, open_high=True)
 
 
-def hard(pairs: Pairs, uncertainty: Tensor, threshold: float) -> Tensor:
-    """AvUC of pairs and their entropies."""
-    right, wrong = pairs.right_and_wrong()
-    confidence = pairs.confidence.to(right.dtype)
-    uncertain = (uncertainty.detach() > threshold).to(right.dtype)
-    return _log_ratio(right * confidence, wrong * (1 - confidence), uncertain, uncertainty)
-
-
-def soft(pairs: Pairs, uncertainty: Tensor, classes: int, threshold: float, temperature: float) -> Tensor:
-    """S-AvUC of pairs and their entropies."""
-    right, wrong = pairs.right_and_wrong()
-    edge = torch.finfo(uncertainty.dtype).eps
-    normalised = (uncertainty / math.log(classes)).clamp(edge, 1 - edge)
-    uncertain = torch.sigmoid((torch.logit(normalised) - math.log(threshold / (1 - threshold))) / temperature)
-    return _log_ratio(right, wrong, uncertain, uncertainty)
-
-
 def _log_ratio(right: Tensor, wrong: Tensor, uncertain: Tensor, uncertainty: Tensor) -> Tensor:
-    doubt = torch.tanh(uncertainty)
-    certain_part, uncertain_part = (1 - uncertain) * (1 - doubt), uncertain * doubt
+    entropy_weight = torch.tanh(uncertainty)
+    certain_part, uncertain_part = (1 - uncertain) * (1 - entropy_weight), uncertain * entropy_weight
     good = (right * certain_part + wrong * uncertain_part).sum(-1)
     bad = (right * uncertain_part + wrong * certain_part).sum(-1)
     # A denominator of 0 would make the loss infinite; the authors' 1e-10 bounds it.

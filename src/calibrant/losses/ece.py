@@ -177,8 +177,7 @@ class ECELoss(PairObjective):
         ignore_index: Label of samples to ignore.
         sync: Compute on the global batch under ``torch.distributed``.
 
-    Shapes:
-        As in :class:`calibrant.ESDLoss`. See :func:`calibrant.functional.ece` for the formula.
+    See :func:`calibrant.functional.ece` for the formula.
 
     Example:
         >>> import torch
@@ -212,8 +211,7 @@ class SoftBinnedECELoss(PairObjective):
         ignore_index: Label of samples to ignore.
         sync: Compute on the global batch under ``torch.distributed``.
 
-    Shapes:
-        As in :class:`calibrant.ESDLoss`. See :func:`calibrant.functional.soft_binned_ece` for the formula.
+    See :func:`calibrant.functional.soft_binned_ece` for the formula.
 
     Example:
         >>> import torch
@@ -279,9 +277,6 @@ class MDCALoss(Objective):
     Args:
         ignore_index: Label of samples to ignore.
         sync: Compute on the global batch under ``torch.distributed``.
-
-    Shapes:
-        As in :class:`calibrant.ESDLoss`.
 
     References:
         Hebbalaguppe et al., "A Stitch in Time Saves Nine: A Train-Time Regularizing Loss for Improved

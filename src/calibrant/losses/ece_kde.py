@@ -42,9 +42,7 @@ class ECEKDELoss(Objective):
         ignore_index: Label of samples to ignore.
         sync: Compute on the global batch under ``torch.distributed``.
 
-    Shapes:
-        As in :class:`calibrant.ESDLoss`; at least 2 samples. Accumulated in float64, in :math:`O(N^2 C)` time and
-        :math:`O(N^2)` memory.
+    It needs at least 2 samples, :math:`O(N^2 C)` time and :math:`O(N^2)` memory.
 
     References:
         Popordanoska, Sayer, Blaschko, "A Consistent and Differentiable Lp Canonical Calibration Error

@@ -202,8 +202,7 @@ class MMCELoss(PairObjective):
         ignore_index: Label of samples to ignore.
         sync: Compute on the global batch under ``torch.distributed``.
 
-    Shapes:
-        As in :class:`calibrant.ESDLoss`. See :func:`calibrant.functional.mmce` for formula and paper.
+    See :func:`calibrant.functional.mmce` for formula and paper.
 
     Example:
         >>> import torch
@@ -248,8 +247,7 @@ class WeightedMMCELoss(PairObjective):
         ignore_index: Label of samples to ignore.
         sync: Compute on the global batch under ``torch.distributed``.
 
-    Shapes:
-        As in :class:`calibrant.ESDLoss`. See :func:`calibrant.functional.mmce_weighted` for the formula.
+    See :func:`calibrant.functional.mmce_weighted` for the formula.
 
     Example:
         >>> import torch

@@ -10,7 +10,7 @@ import numpy as np
 from calibrant import inputs
 from calibrant.frames import Array, IndexArray
 from calibrant.metrics.cumulative import RowStatistic
-from calibrant.metrics.predictions import Confidence, Correct, Given, Predictions, predictions
+from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions
 from calibrant.metrics.ties import BLOCK, Keys, Ties, ends_of_ties
 
 # Default number of equal-mass bins, and the most that ECE-sweep tries.
@@ -164,12 +164,12 @@ def equal_mass_bins(given: Predictions, *, bins: int = MASS_BINS) -> BinTable:
         bins: Number of bins; the result has fewer if there are too few samples or too many ties: samples of equal
             confidence stay together in the bin that the first of them belongs to.
     """
-    return _mass(given).table(inputs.check_count("bins", bins))
+    return _equal_mass(given).table(inputs.check_count("bins", bins))
 
 
 def swept_bins(given: Predictions) -> BinTable:
     """The bins of equal mass that :func:`ece_sweep` chooses."""
-    mass = _mass(given)
+    mass = _equal_mass(given)
     best = 1
     for bins in range(2, int(min(given.total, MOST_SWEPT)) + 1):
         accuracy = mass.accuracy(bins)
@@ -181,15 +181,17 @@ def swept_bins(given: Predictions) -> BinTable:
     return mass.table(best)
 
 
-def _mass(given: Predictions) -> "_KeyMass | _WeightedMass":
+def _equal_mass(given: Predictions) -> "_EqualMassOfKeys | _EqualMassOfTies":
     """The samples, ready to be cut into any number of bins."""
-    if _KeyMass not in given.sums:
-        given.sums[_KeyMass] = _KeyMass(given.keys) if given.weight is None else _WeightedMass(given.ties, given.weight)
-    mass: _KeyMass | _WeightedMass = given.sums[_KeyMass]
-    return mass
+    made: _EqualMassOfKeys | _EqualMassOfTies | None = given.sums.get(_EqualMassOfKeys)
+    if made is None:
+        weight = given.weight
+        made = _EqualMassOfKeys(given.keys) if weight is None else _EqualMassOfTies(given.ties, weight)
+        given.sums[_EqualMassOfKeys] = made
+    return made
 
 
-class _KeyMass:
+class _EqualMassOfKeys:
     """Sorted keys, and the number of right ones before every 64th: no other array is as long as the keys."""
 
     def __init__(self, keys: Keys) -> None:
@@ -244,7 +246,7 @@ class _KeyMass:
         return (keys >> keys.dtype.type(1)).view(kind).astype(np.float64)
 
 
-class _WeightedMass:
+class _EqualMassOfTies:
     """Ties of samples with weights, and their running sums."""
 
     def __init__(self, ties: Ties, weight: Array) -> None:
@@ -287,7 +289,7 @@ def ece(
     convention: ConventionName = "paper",
     *,
     norm: float = 1.0,
-    **given: Unpack[Given],
+    **keywords: Unpack[Keywords],
 ) -> float:
     r"""Expected calibration error (ECE) with bins of equal width.
 
@@ -312,7 +314,7 @@ def ece(
         bins: Number of bins; by default the convention's.
         convention: See above.
         norm: Exponent p of :math:`(\sum_m n_m/N\,|\mathrm{gap}_m|^p)^{1/p}`; infinity for :func:`mce`.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
+        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
     References:
         Naeini, Cooper, Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning",
@@ -324,7 +326,7 @@ def ece(
         0.5
     """
     inputs.check_range("norm", norm, low=1, high=math.inf)
-    data = predictions(confidence, correct, name="ECE", **given)
+    data = predictions(confidence, correct, name="ECE", **keywords)
     return equal_width_bins(data, bins=bins, convention=convention).error(norm)
 
 
@@ -333,7 +335,7 @@ def mce(
     correct: Correct = None,
     bins: int | None = None,
     convention: ConventionName = "paper",
-    **given: Unpack[Given],
+    **keywords: Unpack[Keywords],
 ) -> float:
     """Maximum calibration error (MCE): the largest gap of a bin that is not empty.
 
@@ -344,7 +346,7 @@ def mce(
         correct: 1 or True where the prediction is right, same shape.
         bins: Number of bins; by default the convention's.
         convention: As in :func:`ece`.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
+        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
     References:
         Naeini, Cooper, Hauskrecht, AAAI 2015.
@@ -354,12 +356,12 @@ def mce(
         >>> round(metrics.mce([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
         0.8
     """
-    data = predictions(confidence, correct, name="MCE", **given)
+    data = predictions(confidence, correct, name="MCE", **keywords)
     return equal_width_bins(data, bins=bins, convention=convention).error(math.inf)
 
 
 def equal_mass_ece(
-    confidence: Confidence = None, correct: Correct = None, bins: int = MASS_BINS, **given: Unpack[Given]
+    confidence: Confidence = None, correct: Correct = None, bins: int = MASS_BINS, **keywords: Unpack[Keywords]
 ) -> float:
     """ECE with bins of equal mass ("adaptive" ECE): sorted samples cut into chunks of the same length.
 
@@ -367,7 +369,7 @@ def equal_mass_ece(
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
         correct: 1 or True where the prediction is right, same shape.
         bins: Number of bins; samples of equal confidence stay together.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
+        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
     References:
         Nguyen, O'Connor, "Posterior calibration and exploratory analysis for natural language processing
@@ -378,7 +380,7 @@ def equal_mass_ece(
         >>> round(metrics.equal_mass_ece([0.9, 0.8, 0.6, 0.7], [1, 0, 1, 0], bins=2), 4)
         0.25
     """
-    return equal_mass_bins(predictions(confidence, correct, name="ECE", **given), bins=bins).error()
+    return equal_mass_bins(predictions(confidence, correct, name="ECE", **keywords), bins=bins).error()
 
 
 def debiased_l2(
@@ -387,7 +389,7 @@ def debiased_l2(
     bins: int = MASS_BINS,
     *,
     squared: bool = False,
-    **given: Unpack[Given],
+    **keywords: Unpack[Keywords],
 ) -> float:
     r"""Debiased L2 calibration error with bins of equal mass.
 
@@ -401,7 +403,7 @@ def debiased_l2(
         correct: 1 or True where the prediction is right, same shape.
         bins: Number of bins.
         squared: Return the sum itself, without clipping and square root; it may be negative.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
+        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
     References:
         Kumar, Liang, Ma, "Verified Uncertainty Calibration", NeurIPS 2019.
@@ -411,7 +413,7 @@ def debiased_l2(
         >>> round(metrics.debiased_l2([0.9, 0.8, 0.6, 0.7], [0, 0, 0, 1], bins=2), 4)
         0.4975
     """
-    table = equal_mass_bins(predictions(confidence, correct, name="the debiased L2 error", **given), bins=bins)
+    table = equal_mass_bins(predictions(confidence, correct, name="the debiased L2 error", **keywords), bins=bins)
     accuracy = table.right / table.samples
     several = table.samples > 1
     terms = table.gaps**2 - accuracy * (1 - accuracy) / np.where(several, table.samples - 1, 1)
@@ -419,7 +421,7 @@ def debiased_l2(
     return value if squared else float(np.sqrt(max(value, 0.0)))
 
 
-def ece_sweep(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> float:
+def ece_sweep(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
     """ECE with the largest number of equal-mass bins whose accuracies are in ascending order.
 
     The number of bins rises from 2 until accuracy first falls from one bin to the next; the number before that is used,
@@ -434,7 +436,7 @@ def ece_sweep(confidence: Confidence = None, correct: Correct = None, **given: U
         >>> round(metrics.ece_sweep([0.6, 0.7, 0.8, 0.9], [0, 1, 0, 1]), 4)
         0.25
     """
-    return swept_bins(predictions(confidence, correct, name="ECE-sweep", **given)).error()
+    return swept_bins(predictions(confidence, correct, name="ECE-sweep", **keywords)).error()
 
 
 def classwise_ece(
@@ -443,7 +445,7 @@ def classwise_ece(
     *,
     bins: int | None = None,
     convention: ConventionName = "paper",
-    **given: Unpack[Given],
+    **keywords: Unpack[Keywords],
 ) -> float:
     r"""Class-wise ECE: the mean over classes of the ECE of :math:`p_k` against :math:`1[y = k]`.
 
@@ -453,7 +455,7 @@ def classwise_ece(
         data: Checked predictions, in place of the keywords.
         bins: Number of bins; by default the convention's.
         convention: As in :func:`calibrant.metrics.ece`.
-        **given: ``logits=`` or ``probabilities=``, ``(N, C)`` or binary, and ``target=``.
+        **keywords: ``logits=`` or ``probabilities=``, ``(N, C)`` or binary, and ``target=``.
 
     References:
         Kull, Perello-Nieto, Kängsepp, Silva Filho, Song, Flach, "Beyond temperature scaling", NeurIPS 2019.
@@ -463,7 +465,7 @@ def classwise_ece(
         >>> round(metrics.classwise_ece(probabilities=[[0.9, 0.1], [0.2, 0.8]], target=[0, 1]), 4)
         0.15
     """
-    checked = predictions(data, name="class-wise ECE", **given)
+    checked = predictions(data, name="class-wise ECE", **keywords)
     gaps, totals = classwise_gaps(checked, *convention_of(convention, bins))
     known = totals > 0  # a label may be ignored everywhere
     return float((np.abs(gaps).sum(1)[known] / totals[known]).mean())

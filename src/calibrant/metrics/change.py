@@ -12,7 +12,7 @@ from calibrant.frames import Array, IndexArray
 from calibrant.metrics.closed_form import line_and_covariance, p_value, upper_tail
 from calibrant.metrics.intervals import Interval, confidence_interval
 from calibrant.metrics.jackknife import esd_jackknife, gap_jackknife, normal_difference
-from calibrant.metrics.predictions import Confidence, Correct, Given, Predictions, predictions
+from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions
 from calibrant.metrics.proper import came_true, mean_confidence
 
 # Fewest samples of a set, and of a window of time.
@@ -170,7 +170,7 @@ def calibration_over_time(
     *,
     time: Any,
     windows: int = 10,
-    **given: Unpack[Given],
+    **keywords: Unpack[Keywords],
 ) -> TimeCalibration:
     r"""Calibration in windows of time, and a test of change.
 
@@ -183,7 +183,7 @@ def calibration_over_time(
         correct: 1 or True where the prediction is right, same shape.
         time: Time of each sample, ``(N,)``: numbers, dates, or texts in ISO format. Equal times stay together.
         windows: Number of windows; fewer if they would have less than 30 samples.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of the pairs.
+        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of the pairs.
 
     References:
         Brown, Durbin, Evans, "Techniques for Testing the Constancy of Regression Relationships over Time", JRSS B 1975.
@@ -199,7 +199,7 @@ def calibration_over_time(
         the average gap changes over time (p < 0.001), most likely after 2026-01-20
     """
     inputs.check_count("windows", windows)
-    data = predictions(confidence, correct, minimum=LEAST, name="calibration_over_time", **given)
+    data = predictions(confidence, correct, minimum=LEAST, name="calibration_over_time", **keywords)
     moments = _moments(time, len(data))
     order = np.argsort(moments, kind="stable")
     ordered = moments[order]

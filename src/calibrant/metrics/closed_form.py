@@ -16,7 +16,7 @@ import numpy as np
 
 from calibrant import inputs
 from calibrant.frames import Array
-from calibrant.metrics.predictions import Confidence, Correct, Given, Predictions, predictions
+from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions
 
 Statistic = Literal["spiegelhalter", "kolmogorov-smirnov", "kuiper"]
 # Terms of either series beyond which nothing changes in float64, on its own side of CROSSING.
@@ -39,6 +39,11 @@ def p_value(value: float) -> str:
     return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
 
 
+def check_level(level: float) -> None:
+    """Raise ``ValueError`` unless the level of a test or an interval is between 0 and 1."""
+    inputs.check_range("level", level, low=0, high=1, open_low=True, open_high=True)
+
+
 class HypothesisTest:
     """A test of the hypothesis of calibration."""
 
@@ -46,7 +51,7 @@ class HypothesisTest:
 
     def rejected(self, level: float = 0.05) -> bool:
         """Whether the hypothesis of calibration is rejected at this level."""
-        inputs.check_range("level", level, low=0, high=1, open_low=True, open_high=True)
+        check_level(level)
         return self.p_value <= level
 
 
@@ -73,7 +78,7 @@ def closed_form_test(
     correct: Correct = None,
     *,
     statistic: Statistic = "kuiper",
-    **given: Unpack[Given],
+    **keywords: Unpack[Keywords],
 ) -> ClosedFormTest:
     r"""Test calibration by a statistic whose null distribution has a closed form.
 
@@ -95,7 +100,7 @@ def closed_form_test(
         confidence: Probability of the event, or confidence in the prediction, ``(N,)``.
         correct: 1 or True where it came true, ``(N,)``.
         statistic: ``"spiegelhalter"``, ``"kolmogorov-smirnov"`` or ``"kuiper"``.
-        **given: ``logits=`` or ``probabilities=`` with ``target=``: the top label is tested.
+        **keywords: ``logits=`` or ``probabilities=`` with ``target=``: the top label is tested.
 
     References:
         Spiegelhalter, "Probabilistic prediction in patient management and clinical trials", Statistics in Medicine
@@ -112,7 +117,7 @@ def closed_form_test(
         Kuiper 2.49, p = 0.051
     """
     inputs.check_choice("statistic", statistic, ("spiegelhalter", "kolmogorov-smirnov", "kuiper"))
-    data = predictions(confidence, correct, name="a closed-form test", **given)
+    data = predictions(confidence, correct, name="a closed-form test", **keywords)
     z, samples, right = data.ties
     residual, variance = right - samples * z, samples * z * (1 - z)
     if statistic == "spiegelhalter":
@@ -202,7 +207,9 @@ class CalibrationLine(NamedTuple):
         )
 
 
-def calibration_line(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> CalibrationLine:
+def calibration_line(
+    confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]
+) -> CalibrationLine:
     r"""Calibration slope and intercept, by logistic regression.
 
     .. math:: \operatorname{logit} P(c = 1) = a + b \operatorname{logit} z
@@ -224,7 +231,7 @@ def calibration_line(confidence: Confidence = None, correct: Correct = None, **g
         >>> print(metrics.calibration_line(1 / (1 + np.exp(-2 * logit)), event))  # twice too extreme
         slope 0.50 (95 % interval 0.46 to 0.54), intercept 0.00 (-0.07 to 0.07), p < 0.001
     """
-    data = predictions(confidence, correct, name="the calibration line", **given)
+    data = predictions(confidence, correct, name="the calibration line", **keywords)
     line, covariance = line_and_covariance(data)
     logit, samples, right = _columns(data)
     large, _ = _fitted(np.ones((1, len(logit))), logit, samples, right)

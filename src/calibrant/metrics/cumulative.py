@@ -12,7 +12,7 @@ from typing import Unpack
 import numpy as np
 
 from calibrant.frames import Array
-from calibrant.metrics.predictions import Confidence, Correct, Given, Predictions, predictions
+from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions
 from calibrant.metrics.ties import Block, Ties, sums_of
 
 # A metric of many draws at once: from residuals of the ties, ``(draws, groups)``, to values, ``(draws,)``. Draws that
@@ -96,7 +96,7 @@ def ks_rows(ties: Ties) -> RowStatistic:
     return value
 
 
-def esd(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> float:
+def esd(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
     r"""Expected squared difference (ESD), unbiased: the measure of the paper, exact, ties included.
 
     The same number as :func:`calibrant.functional.esd`, weights included, without gradient, in one sort of packed
@@ -112,10 +112,10 @@ def esd(confidence: Confidence = None, correct: Correct = None, **given: Unpack[
         >>> round(metrics.esd([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
         -0.0267
     """
-    return sums_of(predictions(confidence, correct, minimum=3, name="ESD", **given), CumulativeSums).esd
+    return sums_of(predictions(confidence, correct, minimum=3, name="ESD", **keywords), CumulativeSums).esd
 
 
-def ks_error(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> float:
+def ks_error(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
     r"""Kolmogorov-Smirnov calibration error: the largest gap between cumulative correctness and confidence.
 
     .. math:: \mathrm{KS} = \max_t \frac1N \Big| \sum_{i:\, z_i \le t} (c_i - z_i) \Big|
@@ -131,4 +131,4 @@ def ks_error(confidence: Confidence = None, correct: Correct = None, **given: Un
         >>> round(metrics.ks_error([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
         0.3
     """
-    return sums_of(predictions(confidence, correct, name="the KS error", **given), CumulativeSums).ks
+    return sums_of(predictions(confidence, correct, name="the KS error", **keywords), CumulativeSums).ks

@@ -6,7 +6,7 @@ import numpy as np
 
 from calibrant import inputs
 from calibrant.frames import Array
-from calibrant.metrics.predictions import ROWS, Confidence, Correct, Given, Predictions, predictions, views
+from calibrant.metrics.predictions import ROWS, Confidence, Correct, Keywords, Predictions, predictions, views
 from calibrant.metrics.proper import SMALLEST_PROBABILITY, brier_top, log_loss
 from calibrant.metrics.ties import Block, Ties, sums_of
 
@@ -42,7 +42,7 @@ def decomposition(
     correct: Correct = None,
     *,
     score: ProperScore = "log_loss",
-    **given: Unpack[Given],
+    **keywords: Unpack[Keywords],
 ) -> Decomposition:
     """Split log loss or Brier score into calibration and refinement.
 
@@ -59,7 +59,7 @@ def decomposition(
         correct: 1 or True where it came true, ``(N,)``.
         score: ``"log_loss"``, in nats, or ``"brier"``; the Brier score is summed over classes, as
             :func:`calibrant.metrics.brier` does. Both are averaged over labels.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of the pairs.
+        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of the pairs.
 
     References:
         Dimitriadis, Gneiting, Jordan, "Stable reliability diagrams for probabilistic classifiers", PNAS 2021; Berta,
@@ -75,7 +75,7 @@ def decomposition(
         0.574 = 0.018 + 0.556, isotonic
     """
     inputs.check_choice("score", score, ("log_loss", "brier"))
-    data = predictions(confidence, correct, name="the decomposition", **given)
+    data = predictions(confidence, correct, name="the decomposition", **keywords)
     task = data.task
     if task == "multi-class" and score == "log_loss":
         return _by_temperature(data)
@@ -98,7 +98,7 @@ def top_label_parts(data: Predictions) -> Decomposition:
     return Decomposition(loss, loss - refinement, refinement, "isotonic", uncertainty)
 
 
-def brier_miscalibration(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> float:
+def brier_miscalibration(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
     """Miscalibration (MCB) of the top label: how much the best increasing map lowers :func:`brier_top`.
 
     Example:
@@ -106,17 +106,17 @@ def brier_miscalibration(confidence: Confidence = None, correct: Correct = None,
         >>> round(metrics.brier_miscalibration([0.9, 0.8, 0.6, 0.95], [1, 0, 0, 1]), 4)
         0.2531
     """
-    return top_label_parts(predictions(confidence, correct, name="miscalibration", **given)).calibration
+    return top_label_parts(predictions(confidence, correct, name="miscalibration", **keywords)).calibration
 
 
-def brier_discrimination(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> float:
+def brier_discrimination(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
     """Discrimination (DSC) of the top label: how well confidence separates right from wrong."""
-    return top_label_parts(predictions(confidence, correct, name="discrimination", **given)).discrimination
+    return top_label_parts(predictions(confidence, correct, name="discrimination", **keywords)).discrimination
 
 
-def brier_uncertainty(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> float:
+def brier_uncertainty(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
     """Uncertainty (UNC) of the top label: the Brier score of a confidence that always equals the accuracy."""
-    return top_label_parts(predictions(confidence, correct, name="uncertainty", **given)).uncertainty
+    return top_label_parts(predictions(confidence, correct, name="uncertainty", **keywords)).uncertainty
 
 
 def _by_isotonic(pairs: Predictions, score: ProperScore) -> tuple[float, float, float]:

@@ -12,7 +12,7 @@ from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.cumulative import CumulativeSums
 from calibrant.metrics.decomposition import IsotonicPools
 from calibrant.metrics.kernel import Laplace
-from calibrant.metrics.predictions import Confidence, Correct, Given, Task, predictions
+from calibrant.metrics.predictions import Confidence, Correct, Keywords, Task, predictions
 from calibrant.metrics.proper import RiskCoverage
 from calibrant.metrics.registry import described, for_task, metrics_table
 from calibrant.metrics.smooth import ResidualGrid
@@ -68,7 +68,7 @@ class Score:
 
     def __str__(self) -> str:
         metric = described(self.key)
-        return metric.shown(self.value, signed=metric.signed)
+        return metric.format(self.value, signed=metric.signed)
 
 
 class Scores:
@@ -176,7 +176,7 @@ def evaluate(
     *,
     bins: int | None = None,
     convention: ConventionName = "paper",
-    **given: Unpack[Given],
+    **keywords: Unpack[Keywords],
 ) -> Scores:
     """Compute every score of one model's predictions; one sort serves all scores of the pairs.
 
@@ -186,9 +186,9 @@ def evaluate(
         bins: Number of bins of the binned scores; by default the convention's, or 15 of equal mass.
         convention: Convention of ECE: ``"paper"``, ``"guo"``, ``"torchmetrics"`` or ``"netcal"``; see
             :func:`calibrant.metrics.ece`.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of the pairs: adds log loss, class-wise ECE
-            and the Brier score of all classes. See :func:`calibrant.metrics.predictions` for what they may be: arrays
-            or data frames, dense or multi-label, with ``sample_weight=``, ``classes=`` and ``ignore_index=``.
+        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of the pairs: adds log loss, class-wise
+            ECE and the Brier score of all classes. See :func:`calibrant.metrics.predictions` for what they may be, and
+            for ``sample_weight=``, ``classes=`` and ``ignore_index=``.
 
     Example:
         >>> import torch
@@ -200,7 +200,7 @@ def evaluate(
         >>> print(str(scores).splitlines()[0])
         1,000 samples, 5 classes
     """
-    data = predictions(confidence, correct, minimum=3, name="evaluate", **given)
+    data = predictions(confidence, correct, minimum=3, name="evaluate", **keywords)
     collect(data, {CumulativeSums, ResidualGrid, Laplace(), IsotonicPools, RiskCoverage})
     entries = []
     with np.errstate(under="ignore"):  # the square of a tiny probability is 0, whatever NumPy's error settings

@@ -12,7 +12,7 @@ from calibrant.frames import IndexArray, Marks
 from calibrant.metrics.binned import ece
 from calibrant.metrics.closed_form import p_value
 from calibrant.metrics.intervals import Interval, confidence_interval
-from calibrant.metrics.predictions import Confidence, Correct, Given, Predictions, Values, predictions
+from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, Values, predictions
 from calibrant.metrics.proper import came_true, mean_confidence
 from calibrant.metrics.tests import DRAWS_EACH, CalibrationTest, holm, sequential_test
 from calibrant.metrics.ties import SortedRows
@@ -108,7 +108,7 @@ def calibration_by_group(
     least: int = 30,
     draws: int = 1000,
     seed: int = 0,
-    **given: Unpack[Given],
+    **keywords: Unpack[Keywords],
 ) -> GroupCalibration:
     """Score and test each group of samples; p-values are corrected for their number by Holm's method.
 
@@ -122,7 +122,7 @@ def calibration_by_group(
         least: Smallest number of samples of a group that is judged; smaller ones are listed.
         draws: Number of data sets drawn for each test, at least 40 for each group.
         seed: Seed of the draws.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of the pairs.
+        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of the pairs.
 
     References:
         Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 1979;
@@ -140,7 +140,7 @@ def calibration_by_group(
         [('south', True), ('north', False)]
     """
     inputs.check_count("least", least)
-    data = predictions(confidence, correct, minimum=4, name="calibration_by_group", **given)
+    data = predictions(confidence, correct, minimum=4, name="calibration_by_group", **keywords)
     members = group_members(groups, len(data))
     sizes = {name: round(data[rows].total) for name, rows in members.items()}
     judged = {name: rows for name, rows in members.items() if sizes[name] >= max(least, 4)}

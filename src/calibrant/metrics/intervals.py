@@ -12,9 +12,9 @@ from calibrant import inputs
 from calibrant.frames import Array
 from calibrant.metrics import jackknife
 from calibrant.metrics.binned import ConventionName
-from calibrant.metrics.closed_form import p_value
+from calibrant.metrics.closed_form import check_level, p_value
 from calibrant.metrics.jackknife import Difference, normal_difference
-from calibrant.metrics.predictions import Confidence, Correct, Given, Predictions, predictions
+from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions
 from calibrant.metrics.registry import Chosen, Metric, described, label, number
 from calibrant.metrics.tests import (
     BOOTSTRAP,
@@ -77,7 +77,7 @@ def confidence_interval(
     seed: int = 0,
     bins: int | None = None,
     convention: ConventionName = "paper",
-    **given: Unpack[Given],
+    **keywords: Unpack[Keywords],
 ) -> Interval:
     r"""Confidence interval of the population value of a metric.
 
@@ -99,7 +99,7 @@ def confidence_interval(
         seed: Seed of the draws: the same seed gives the same result.
         bins: As in :func:`calibration_test`.
         convention: As in :func:`calibration_test`.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
+        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
     References:
         Arvesen, "Jackknifing U-statistics", Annals of Mathematical Statistics 1969; Wilson, "Probable inference, the
@@ -118,7 +118,7 @@ def confidence_interval(
     measure = asked_metric(metric, draws, seed, bins, convention)
     check_level(level)
     name = f"an interval of {label(measure.key)}"
-    data = single(predictions(confidence, correct, minimum=measure.minimum + 1, name=name, **given))
+    data = single(predictions(confidence, correct, minimum=measure.minimum + 1, name=name, **keywords))
     if measure.jackknife is not None:
         found = measure.jackknife(data)
         low, high = np.clip(found.interval(level), *measure.span).tolist()
@@ -182,7 +182,7 @@ def equivalence(
     *,
     margin: float = 0.02,
     level: float = 0.95,
-    **given: Unpack[Given],
+    **keywords: Unpack[Keywords],
 ) -> Equivalence:
     """Ask whether the data show that the probabilities are right to within a margin.
 
@@ -199,7 +199,7 @@ def equivalence(
         correct: 1 or True where it came true, ``(N,)``.
         margin: Largest acceptable gap, as a share: 0.02 is 2 points.
         level: Confidence level of both statements.
-        **given: ``logits=`` or ``probabilities=`` with ``target=``: the top label is judged.
+        **keywords: ``logits=`` or ``probabilities=`` with ``target=``: the top label is judged.
 
     References:
         Schuirmann, "A comparison of the two one-sided tests procedure and the power approach for assessing the
@@ -216,7 +216,7 @@ def equivalence(
         (True, False)
     """
     inputs.check_range("margin", margin, low=0, high=1, open_low=True)
-    data = predictions(confidence, correct, minimum=2, name="equivalence", **given)
+    data = predictions(confidence, correct, minimum=2, name="equivalence", **keywords)
     gap = confidence_interval(data, metric="gap", level=level)
     ends = gaps_by_probability(data, level)
     return Equivalence(margin, level, gap.value, gap.low, gap.high, ends.shape[1], float(np.abs(ends).max()))
@@ -228,10 +228,10 @@ def gaps_by_probability(data: Predictions, level: float = 0.95) -> Array:
     middle = (samples.cumsum() - samples / 2) / data.total
     count = max(1, min(RISK_BINS, int(data.total) // LEAST_IN_BIN))
     starts = np.flatnonzero(np.diff(np.minimum((middle * count).astype(np.intp), count - 1), prepend=-1))
-    mass, stated, came = np.add.reduceat([samples, samples * z, right], starts, axis=1)
-    rate, probability = came / mass, stated / mass
+    counts, stated, came = np.add.reduceat([samples, samples * z, right], starts, axis=1)
+    rate, probability = came / counts, stated / counts
     # A binomial has at least the variance of a sum of events with different probabilities.
-    square = NormalDist().inv_cdf(1 - (1 - level) / (2 * len(rate))) ** 2 / mass
+    square = NormalDist().inv_cdf(1 - (1 - level) / (2 * len(rate))) ** 2 / counts
     centre = (rate + square / 2) / (1 + square)
     half = np.sqrt(rate * (1 - rate) * square + square**2 / 4) / (1 + square)
     return np.stack((probability - centre - half, probability - centre + half))
@@ -391,11 +391,6 @@ def _check_pair(a: Predictions, b: Predictions) -> None:
         raise ValueError(
             f"a and b must have the same target, got {differ} of {len(a)} that differ: bring both into the same order"
         )
-
-
-def check_level(level: float) -> None:
-    """Raise ValueError unless a confidence level is between 0 and 1."""
-    inputs.check_range("level", level, low=0, high=1, open_low=True, open_high=True)
 
 
 def bootstrap(models: tuple[Predictions, ...], measure: Metric, draws: int, seed: int) -> tuple[Array, ...]:

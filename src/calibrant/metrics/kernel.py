@@ -8,7 +8,7 @@ import numpy as np
 from calibrant import inputs
 from calibrant.frames import Array
 from calibrant.metrics.cumulative import RowStatistic
-from calibrant.metrics.predictions import Confidence, Correct, Given, Predictions, predictions
+from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions
 from calibrant.metrics.ties import Block, Ties, sums_of
 
 # Number of elements of the kernel matrix in memory at a time.
@@ -18,7 +18,7 @@ NARROWEST = 1e-3
 
 
 def mmce_unbiased(
-    confidence: Confidence = None, correct: Correct = None, bandwidth: float = 0.4, **given: Unpack[Given]
+    confidence: Confidence = None, correct: Correct = None, bandwidth: float = 0.4, **keywords: Unpack[Keywords]
 ) -> float:
     r"""Squared maximum mean calibration error (MMCE) with a Laplace kernel, unbiased, exact in :math:`O(N \log N)`.
 
@@ -29,7 +29,7 @@ def mmce_unbiased(
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
         correct: 1 or True where the prediction is right, same shape.
         bandwidth: Kernel width :math:`\phi` of :math:`\exp(-|r - r'| / \phi)`, at least 0.001.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
+        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
     References:
         Kumar, Sarawagi, Jain, "Trainable Calibration Measures for Neural Networks from Kernel Mean Embeddings",
@@ -41,7 +41,7 @@ def mmce_unbiased(
         0.0105
     """
     inputs.check_range("bandwidth", bandwidth, low=NARROWEST)
-    data = predictions(confidence, correct, minimum=2, name="MMCE", **given)
+    data = predictions(confidence, correct, minimum=2, name="MMCE", **keywords)
     return sums_of(data, Laplace(bandwidth)).pairs / (data.total * (data.total - 1))
 
 
@@ -102,7 +102,7 @@ def mmce_rows(ties: Ties, bandwidth: float = 0.4) -> RowStatistic:
     return value
 
 
-def skce(data: Predictions | None = None, /, *, bandwidth: float = 1.0, **given: Unpack[Given]) -> float:
+def skce(data: Predictions | None = None, /, *, bandwidth: float = 1.0, **keywords: Unpack[Keywords]) -> float:
     r"""Squared kernel calibration error (SKCE) of whole probability vectors, unbiased.
 
     .. math:: h_{ij} = (e_{y_i} - p_i)^\top (e_{y_j} - p_j)\, \exp(-\lVert p_i - p_j \rVert / \nu)
@@ -113,7 +113,7 @@ def skce(data: Predictions | None = None, /, *, bandwidth: float = 1.0, **given:
     Args:
         data: Checked predictions, in place of the keywords.
         bandwidth: Kernel width :math:`\nu`.
-        **given: ``logits=`` or ``probabilities=``, ``(N, C)`` or binary, and ``target=``.
+        **keywords: ``logits=`` or ``probabilities=``, ``(N, C)`` or binary, and ``target=``.
 
     References:
         Widmann, Lindsten, Zachariah, "Calibration tests in multi-class classification", NeurIPS 2019.
@@ -127,7 +127,7 @@ def skce(data: Predictions | None = None, /, *, bandwidth: float = 1.0, **given:
     from scipy.spatial.distance import cdist
 
     inputs.check_range("bandwidth", bandwidth, low=1e-6)
-    checked = predictions(data, minimum=2, name="SKCE", **given)
+    checked = predictions(data, minimum=2, name="SKCE", **keywords)
     probabilities, target = checked.of_classes("SKCE")
     if checked.task == "multi-label":
         raise ValueError(

@@ -31,7 +31,7 @@ ROWS = 4096
 MOST = 50
 
 
-class Given(TypedDict, total=False):
+class Keywords(TypedDict, total=False):
     """Alternatives to ``(confidence, correct)``: one of the first two, and the target; weights, class names."""
 
     logits: Values

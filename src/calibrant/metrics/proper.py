@@ -7,14 +7,14 @@ import numpy as np
 from calibrant.frames import Array, Marks
 from calibrant.inputs import IGNORED
 from calibrant.metrics.cumulative import CumulativeSums, RowStatistic
-from calibrant.metrics.predictions import ROWS, Confidence, Correct, Given, Predictions, predictions
+from calibrant.metrics.predictions import ROWS, Confidence, Correct, Keywords, Predictions, predictions
 from calibrant.metrics.ties import Block, Ties, sums_of
 
 # What a probability of 0 counts as: the smallest normal number of float32.
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
 
 
-def accuracy(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> float:
+def accuracy(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
     """Share of samples that are right; of several labels, share of all labels that are right at a threshold of 0.5.
 
     Example:
@@ -24,7 +24,7 @@ def accuracy(confidence: Confidence = None, correct: Correct = None, **given: Un
         >>> metrics.accuracy(probabilities=[[0.9, 0.2], [0.4, 0.1]], target=[[1, 0], [1, 0]])
         0.75
     """
-    data = predictions(confidence, correct, name="accuracy", **given)
+    data = predictions(confidence, correct, name="accuracy", **keywords)
     return mean_of(decided_right(data), data)
 
 
@@ -46,7 +46,7 @@ def mean_of(each: Array | Marks, data: Predictions) -> float:
     return float(each.mean(dtype=np.float64) if data.weight is None else data.weight @ each / data.total)
 
 
-def mean_confidence(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> float:
+def mean_confidence(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
     """Mean confidence in the prediction.
 
     Example:
@@ -54,11 +54,11 @@ def mean_confidence(confidence: Confidence = None, correct: Correct = None, **gi
         >>> round(metrics.mean_confidence([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
         0.8
     """
-    data = predictions(confidence, correct, name="the mean confidence", **given)
+    data = predictions(confidence, correct, name="the mean confidence", **keywords)
     return mean_of(data.confidence, data)
 
 
-def gap(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> float:
+def gap(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
     """Signed calibration gap, mean confidence minus accuracy: above 0 is over-confident, below 0 under-confident.
 
     Example:
@@ -66,7 +66,7 @@ def gap(confidence: Confidence = None, correct: Correct = None, **given: Unpack[
         >>> round(metrics.gap([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
         0.3
     """
-    data = predictions(confidence, correct, name="the gap", **given)
+    data = predictions(confidence, correct, name="the gap", **keywords)
     return mean_confidence(data) - came_true(data)
 
 
@@ -81,7 +81,7 @@ def gap_rows(ties: Ties) -> RowStatistic:
     return value
 
 
-def log_loss(data: Predictions | None = None, /, **given: Unpack[Given]) -> float:
+def log_loss(data: Predictions | None = None, /, **keywords: Unpack[Keywords]) -> float:
     """Log loss (NLL): the mean negative log-likelihood of the target, in nats; of several labels, over all labels.
 
     From logits it is exact. A probability of 0, which a saved softmax may have by rounding, counts as 1.2e-38, the
@@ -90,14 +90,14 @@ def log_loss(data: Predictions | None = None, /, **given: Unpack[Given]) -> floa
 
     Args:
         data: Checked predictions, in place of the keywords.
-        **given: ``logits=`` or ``probabilities=``, ``(N, C)`` or binary, and ``target=``.
+        **keywords: ``logits=`` or ``probabilities=``, ``(N, C)`` or binary, and ``target=``.
 
     Example:
         >>> from calibrant import metrics
         >>> round(metrics.log_loss(probabilities=[[0.5, 0.5], [0.25, 0.75]], target=[0, 1]), 4)
         0.4904
     """
-    checked = predictions(data, name="log loss", **given)
+    checked = predictions(data, name="log loss", **keywords)
     checked.of_classes("log loss")
     return mean_of(log_losses(checked), checked)
 
@@ -131,7 +131,7 @@ def _pair_losses(data: Predictions) -> Array:
         return np.logaddexp(0, -signed)
 
 
-def brier(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> float:
+def brier(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
     r"""Brier score: mean :math:`(c - z)^2` of pairs, or mean :math:`\sum_k (p_k - y_k)^2` if classes are known.
 
     With several labels per sample, it is the mean of :math:`(p_k - y_k)^2` over all labels. It lies in [0, 1], or in
@@ -147,7 +147,7 @@ def brier(confidence: Confidence = None, correct: Correct = None, **given: Unpac
         >>> round(metrics.brier(probabilities=[[0.9, 0.1], [0.2, 0.8]], target=[0, 1]), 4)
         0.05
     """
-    data = predictions(confidence, correct, name="Brier", **given)
+    data = predictions(confidence, correct, name="Brier", **keywords)
     if data.probabilities is None or data.task == "multi-label":
         return brier_top(data)
     return mean_of(brier_losses(data), data)
@@ -166,7 +166,7 @@ def brier_losses(data: Predictions) -> Array:
     return scores
 
 
-def brier_top(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> float:
+def brier_top(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
     """Brier score of the top label: mean :math:`(c - z)^2`, even if all classes are known.
 
     Example:
@@ -174,11 +174,11 @@ def brier_top(confidence: Confidence = None, correct: Correct = None, **given: U
         >>> round(metrics.brier_top(probabilities=[[0.9, 0.1], [0.2, 0.8]], target=[0, 1]), 4)
         0.025
     """
-    data = predictions(confidence, correct, name="Brier", **given)
+    data = predictions(confidence, correct, name="Brier", **keywords)
     return sums_of(data, CumulativeSums).squares / data.total
 
 
-def aurc(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> float:
+def aurc(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
     r"""Area under the risk-coverage curve: the error rate among the k most confident, averaged over k = 1..N.
 
     Within a tie group the order is unknown, so its errors are spread evenly: the expectation over random orders.
@@ -191,7 +191,7 @@ def aurc(confidence: Confidence = None, correct: Correct = None, **given: Unpack
         >>> round(metrics.aurc([0.9, 0.8, 0.6, 0.5], [1, 0, 1, 1]), 4)
         0.2708
     """
-    data = predictions(confidence, correct, name="AURC", **given)
+    data = predictions(confidence, correct, name="AURC", **keywords)
     return sums_of(data, RiskCoverage).area / data.total
 
 

@@ -66,7 +66,7 @@ class Metric:
     vanishes: bool = True
     span: tuple[float, float] = (0.0, 1.0)
 
-    def shown(self, value: float, *, signed: bool = False) -> str:
+    def format(self, value: float, *, signed: bool = False) -> str:
         """Format a value, with a plus sign if ``signed`` and above 0."""
         sign = "+" if signed else ""
         if not math.isfinite(value):
@@ -128,7 +128,7 @@ def label(metric: str) -> str:
 
 def number(metric: str, value: float) -> str:
     """Format a value of a metric."""
-    return described(metric).shown(value)
+    return described(metric).format(value)
 
 
 def metrics_table(bins: int | None = None, convention: ConventionName = "paper") -> dict[str, Metric]:

@@ -201,11 +201,9 @@ def statistics_duckdb(
             with duckdb.connect(config=SETTINGS) as connection:
                 _limit(connection, memory_limit, threads, spill)
                 report(0.0)
-                table, notices = open_table(connection, where)
-                found = _statistics(
-                    sql.DUCKDB, _watched(connection, report), "source", table,
-                    columns, bins, risk=risk, most_classes=most_classes, where=where, ranges=None,
-                )  # fmt: skip
+                named, notices = open_table(connection, where)
+                table = Source(sql.DUCKDB, _watched(connection, report), "source", where)
+                found = _statistics(table, named, columns, bins, risk=risk, most_classes=most_classes)
                 return replace(found, notices=notices + found.notices)
         except duckdb.OutOfMemoryException as error:
             raise MemoryError(
@@ -267,10 +265,8 @@ def statistics_spark(
         frame.createOrReplaceTempView(view)
         try:
             found = [Column(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
-            return _statistics(
-                sql.SPARK, lambda text, _=0.0: spark.sql(text).collect(), view, found, columns, bins,
-                risk=risk, most_classes=most_classes, where=where, ranges=partitions,
-            )  # fmt: skip
+            table = Source(sql.SPARK, lambda text, _=0.0: spark.sql(text).collect(), view, where)
+            return _statistics(table, found, columns, bins, risk=risk, most_classes=most_classes, ranges=partitions)
         finally:
             spark.catalog.dropTempView(view)
 
@@ -302,11 +298,18 @@ def merged(cells: Ties) -> Ties:
 
 
 def _statistics(
-    dialect: Dialect, query: Query, table: str, found: Sequence[Column], columns: Columns, bins: int,
-    *, risk: bool, most_classes: int, where: str, ranges: int | None,
-) -> Statistics:  # fmt: skip
+    source: Source,
+    found: Sequence[Column],
+    columns: Columns,
+    bins: int,
+    *,
+    risk: bool,
+    most_classes: int,
+    ranges: int | None = None,
+) -> Statistics:
     """Run the statements on an engine and combine the few rows that they return."""
-    pairs = find_pairs(Source(dialect, query, table), found, columns, where, risk=risk)
+    dialect, query, _, where = source
+    pairs = find_pairs(source, found, columns, risk=risk)
     (samples, *failures, quantiles), *_ = query(sql.check_statement(dialect, pairs))
     notices = pairs.notices
     if pairs.rounded:

@@ -38,11 +38,12 @@ class Query(Protocol):
 
 
 class Source(NamedTuple):
-    """A table of an engine, its dialect of SQL, and a function that runs a statement."""
+    """A table of an engine, its dialect of SQL, a function that runs a statement, and the table's name in errors."""
 
     dialect: Dialect
     query: Query
     table: str
+    where: str
 
 
 class ScoreColumns(NamedTuple):
@@ -78,7 +79,7 @@ class Labels(NamedTuple):
     notices: tuple[str, ...] = ()
 
 
-def find_pairs(source: Source, found: Sequence[Column], columns: Columns, where: str, *, risk: bool) -> Pairs:
+def find_pairs(source: Source, found: Sequence[Column], columns: Columns, *, risk: bool) -> Pairs:
     """Find the predictions of the source, in the layout that `Columns` describes.
 
     With ``risk``, pairs of two classes are the probability of class 1 and whether it came.
@@ -86,11 +87,11 @@ def find_pairs(source: Source, found: Sequence[Column], columns: Columns, where:
     try:
         return _find_pairs(source, {column.name: column for column in found}, columns, risk=risk)
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
+        raise ValueError(f"{source.where}: {error}") from error
 
 
 def _find_pairs(source: Source, by_name: dict[str, Column], columns: Columns, *, risk: bool) -> Pairs:
-    dialect, query, table = source
+    dialect, query, table, _ = source
     layout = _layout(by_name, columns)
     label = by_name[layout.labels[0]]
     notices = layout.notices
@@ -164,7 +165,7 @@ def _numbers(column: Column, *, also_boolean: bool = False) -> Column:
 
 def _pairs_of_confidence(source: Source, confidence: Column, label: str, right: str, divisor: int) -> Pairs:
     """Pairs that the source already holds."""
-    dialect, _, table = source
+    dialect, _, table, _ = source
     kind = confidence.number or "DOUBLE"
     text = (
         f"pairs AS (SELECT CAST({dialect.name(confidence.name)}{f' / {divisor}' * (divisor > 1)} AS {kind}) AS z, "
@@ -180,7 +181,7 @@ def _pairs_of_confidence(source: Source, confidence: Column, label: str, right: 
 
 def _pairs_of_scores(source: Source, scores: ScoreColumns, target: str, *, risk: bool) -> Pairs:
     """Pairs of the predicted class, or with ``risk`` of class 1 of two; ``target`` is the expression of the labels."""
-    dialect, query, table = source
+    dialect, query, table, _ = source
     columns, classes, name, label, logits, divisor = scores
     kind = scores.type
     marks = f"{target} AS t"
@@ -312,7 +313,7 @@ def _class_indices(
         column: Column of the values of one class of two, if there is one.
         positive: Class that it is for, if given.
     """
-    dialect, query, table = source
+    dialect, query, table, _ = source
     expression = f"trim({dialect.name(label.name)})" if label.is_text else marks(dialect, label)
     if positive is not None:
         distinct = f"SELECT DISTINCT {expression} AS t FROM {table} WHERE {expression} IS NOT NULL LIMIT {MOST_LISTED}"
@@ -334,7 +335,7 @@ def _class_indices(
 
 
 def _of_text(source: Source, label: Column, names: tuple[str, ...] | None, count: int, column: str | None) -> Labels:
-    dialect, query, table = source
+    dialect, query, table, _ = source
     cell = f"trim({dialect.name(label.name)})"
     notices: tuple[str, ...] = ()
     if names is None:

@@ -6,7 +6,7 @@ from typing import Unpack
 import numpy as np
 
 from calibrant.frames import Array
-from calibrant.metrics.predictions import Confidence, Correct, Given, Predictions, predictions
+from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions
 from calibrant.metrics.ties import Block, sums_of
 
 # Cells of [0, 1]. Halving their width changes the golden values by less than 1e-6.
@@ -14,7 +14,7 @@ CELLS = 4096
 SMALLEST_WIDTH = 1e-3
 
 
-def smooth_ece(confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]) -> float:
+def smooth_ece(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
     r"""Smooth ECE: residuals smoothed by a reflected Gaussian, integrated in absolute value.
 
     .. math:: \mathrm{smECE}_\sigma = \int_0^1 \Big| \frac1N \sum_i K_\sigma(t, z_i)\,(z_i - c_i) \Big| dt
@@ -34,7 +34,7 @@ def smooth_ece(confidence: Confidence = None, correct: Correct = None, **given: 
     """
     from scipy.fft import dct, idct
 
-    data = predictions(confidence, correct, name="smooth ECE", **given)
+    data = predictions(confidence, correct, name="smooth ECE", **keywords)
     spectrum = dct(sums_of(data, ResidualGrid).cells / data.total, type=2)
 
     def error(width: float) -> float:
@@ -50,7 +50,7 @@ def smooth_ece(confidence: Confidence = None, correct: Correct = None, **given: 
 
 
 def integrated_calibration_index(
-    confidence: Confidence = None, correct: Correct = None, **given: Unpack[Given]
+    confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]
 ) -> float:
     r"""Integrated calibration index (ICI): the mean of :math:`|z_i - \hat c(z_i)|` over the samples.
 
@@ -77,13 +77,13 @@ def integrated_calibration_index(
     """
     from scipy.fft import dct, idct
 
-    data = predictions(confidence, correct, name="the integrated calibration index", **given)
-    mass, residual = sums_of(data, MassGrid), sums_of(data, ResidualGrid)
-    spread = math.sqrt(max(mass.squares / data.total - (mass.first / data.total) ** 2, 0.0))
+    data = predictions(confidence, correct, name="the integrated calibration index", **keywords)
+    samples, residual = sums_of(data, SampleGrid), sums_of(data, ResidualGrid)
+    spread = math.sqrt(max(samples.squares / data.total - (samples.first / data.total) ** 2, 0.0))
     damping = _damping(max(1.06 * spread * data.total**-0.2, SMALLEST_WIDTH))
-    smooth_mass, smooth_residual = (idct(dct(grid.cells, type=2) * damping, type=2) for grid in (mass, residual))
-    held = mass.cells > 0
-    return float((mass.cells[held] * np.abs(smooth_residual[held] / smooth_mass[held])).sum() / data.total)
+    smooth_samples, smooth_residual = (idct(dct(grid.cells, type=2) * damping, type=2) for grid in (samples, residual))
+    held = samples.cells > 0
+    return float((samples.cells[held] * np.abs(smooth_residual[held] / smooth_samples[held])).sum() / data.total)
 
 
 def _damping(width: float) -> Array:
@@ -104,7 +104,7 @@ class ResidualGrid:
         _share_out(self.cells, ties.confidence, ties.residual)
 
 
-class MassGrid:
+class SampleGrid:
     """Each group's number of samples, likewise; and the sum of the confidences and of their squares."""
 
     def __init__(self, _: Predictions) -> None:

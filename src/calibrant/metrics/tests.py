@@ -21,7 +21,7 @@ from calibrant.metrics.predictions import (
     ROWS,
     Confidence,
     Correct,
-    Given,
+    Keywords,
     Predictions,
     View,
     predictions,
@@ -42,8 +42,8 @@ ROUNDING = 1e-12
 DRAWS_EACH = 40
 # A view of a family with so many draws as bad as the data needs no more of them.
 ENOUGH = 20
-# Beyond doubt: Kuiper's p-value, with enough expected events that its law holds roughly so far out.
-BEYOND_DOUBT, EVENTS = 1e-9, 10.0
+# Kuiper's p-value that needs no draws, with enough expected events that its law holds roughly so far out.
+TINY_P_VALUE, EVENTS = 1e-9, 10.0
 LEAST_DRAWS = 100
 
 
@@ -87,7 +87,7 @@ def calibration_test(
     seed: int = 0,
     bins: int | None = None,
     convention: ConventionName = "paper",
-    **given: Unpack[Given],
+    **keywords: Unpack[Keywords],
 ) -> CalibrationTest:
     r"""Test the hypothesis that the model is calibrated, by consistency resampling.
 
@@ -115,7 +115,7 @@ def calibration_test(
         seed: Seed of the draws: the same seed gives the same result.
         bins: Number of bins of the binned metrics; by default the convention's, or 15 of equal mass.
         convention: Convention of the equal-width bins, as in :func:`calibrant.metrics.ece`.
-        **given: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
+        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
 
     References:
         Bröcker, Smith, "Increasing the Reliability of Reliability Diagrams", Weather and Forecasting 2007;
@@ -132,7 +132,7 @@ def calibration_test(
         ESD 3.47e-04, p = 0.002 (1,000 draws): the hypothesis that the model is calibrated is rejected at 5 %
     """
     measure = asked_metric(metric, draws, seed, bins, convention)
-    data = single(predictions(confidence, correct, minimum=measure.minimum, name=label(measure.key), **given))
+    data = single(predictions(confidence, correct, minimum=measure.minimum, name=label(measure.key), **keywords))
     return test_against_draws(measure, *draw_null(data, measure, draws, seed))
 
 
@@ -253,7 +253,7 @@ def sequential_test(pairs: Predictions, draws: int, seed: int) -> CalibrationTes
     observed = float(value(observed_residuals(ties))[0])
     events = float((ties.samples * ties.confidence * (1 - ties.confidence)).sum())
     kuiper = closed_form_test(pairs).p_value if events >= EVENTS else 1.0
-    if kuiper < BEYOND_DOUBT:
+    if kuiper < TINY_P_VALUE:
         draws = min(draws, LEAST_DRAWS)
     drawn: list[Array] = []
     worse = made = 0
@@ -270,7 +270,7 @@ def sequential_test(pairs: Predictions, draws: int, seed: int) -> CalibrationTes
     null = np.concatenate(drawn)[:made]
     p_value = ENOUGH / made if worse >= ENOUGH else (1 + worse) / (1 + made)
     test = CalibrationTest("esd", observed, p_value, made, float(null.mean()), float(np.quantile(null, 0.95)))
-    return replace(test, p_value=kuiper) if kuiper < BEYOND_DOUBT and worse == 0 else test
+    return replace(test, p_value=kuiper) if kuiper < TINY_P_VALUE and worse == 0 else test
 
 
 def asked_metric(metric: Chosen, draws: int, seed: int, bins: int | None, convention: ConventionName) -> Metric:

@@ -29,12 +29,10 @@ class VectorScaling(Calibrator):
     .. math:: \hat p = \mathrm{softmax}(w \odot l + b)
 
     With 2C parameters it can correct a bias towards some classes, which a temperature cannot. It can change the
-    predicted class, and needs some dozens of held-out samples per class. The problem is convex, and solved by
-    Newton's method or L-BFGS from the best temperature. It depends on the constant that is added to all logits of a
-    row, which a softmax does not see: use it on the logits of the model it was fitted for.
-
-    On separable data the likelihood has no maximum. A pull of :math:`10^{-8}` times the mean of
-    :math:`(w_k - 1)^2 + b_k^2`, halved, bounds the solution there, and is too weak to matter elsewhere.
+    predicted class, and needs some dozens of held-out samples per class. The problem is convex; on separable data,
+    where the likelihood has no maximum, a weak pull towards no correction bounds the solution. The map depends on the
+    constant that is added to all logits of a row, which a softmax does not see: use it on the logits of the model it
+    was fitted for.
 
     Args:
         strict: No mixing with the uniform distribution; see :class:`Calibrator`.
@@ -72,10 +70,8 @@ class MatrixScaling(Calibrator):
 
     The matrix can correct classes that are mistaken for one another. With :math:`C^2 + C` parameters it needs the
     penalty, and plenty of held-out data: with fewer than a few hundred samples per class prefer vector scaling,
-    which is the limit of a large penalty. The problem is convex, and solved by Newton's method or L-BFGS; the
-    diagonal, which ODIR leaves free, is bounded on separable data by the same pull as in vector scaling. The map
-    depends on the constant that is added to all logits of a row, which a softmax does not see: use it on the logits of
-    the model it was fitted for.
+    which is the limit of a large penalty. The problem is convex. The map depends on the constant that is added to all
+    logits of a row, which a softmax does not see: use it on the logits of the model it was fitted for.
 
     Args:
         off_diagonal_penalty: :math:`\lambda`, or ``"cv"``: the power of ten from a million to 0.01 with the lowest NLL
@@ -257,7 +253,7 @@ class StructuredMatrixScaling(Tempered):
     least_rows = 30
     full = True
     # Factor of the penalties, and distance to the minimum at which the search ends.
-    strength, tolerance = 1.0, 1e-8
+    strength, tolerance = 1.0, 2e-9
 
     def __init__(self) -> None:
         super().__init__()
@@ -306,4 +302,4 @@ class StructuredVectorScaling(StructuredMatrixScaling):
         2
     """
 
-    full = False
+    full, tolerance = False, 1e-8

@@ -103,26 +103,17 @@ class AutoCalibration(Calibrator):
 
     .. math:: \hat p = \sum_m w_m\, \hat p_m, \qquad w \ge 0,\ \sum_m w_m = 1
 
-    Members are the unchanged predictions and temperature scaling. With 50 samples or more, and 5 per class on average,
-    there are also:
-
-    - of two classes: smooth scaling, beta calibration, centred isotonic regression, a spline of the class's
-      probability, and Venn-Abers prediction;
-    - up to 50 classes: structured matrix scaling, and beta, isotonic and spline calibration;
-    - of more classes: structured vector and matrix scaling, and the latter with a hundredth of its prior.
-
-    Every member predicts each sample from a fit without its fold; the weights minimise the log loss of the mixture of
-    these predictions (Wolpert's stacking), with a Dirichlet prior worth half a sample per member (of two classes a
-    twentieth for isotonic and spline maps), and less in proportion beyond 200 samples; that of smooth scaling is worth
-    :math:`0.15 \sqrt n` samples. Then members are fitted again on all samples, and those with less than half a percent
-    are dropped.
+    Members are the unchanged predictions and temperature scaling; with enough samples also smooth scaling, beta
+    calibration, centred isotonic regression, a spline and Venn-Abers prediction (two classes), structured matrix
+    scaling, beta, isotonic and spline calibration (up to 50 classes), or structured scaling with two strengths of its
+    prior (more classes). Every member predicts each sample from a fit without its fold; the weights minimise the log
+    loss of the mixture of these predictions (Wolpert's stacking), with a Dirichlet prior. Then members are fitted again
+    on all samples.
 
     If the mixture is better than the unchanged predictions in cross-validation, but by less than one standard error, it
-    is mixed with them half and half. If it is no better, or not clearly better with fewer than 100 samples, these are
-    kept. A notice says so. Kept predictions are mixed with a share of :math:`5 \cdot 10^{-7}` of the uniform
-    distribution, so that no probability is 0. ``calibrant.posthoc.auto.RULES`` has these constants, with their reasons.
-
-    The result is deterministic and does not depend on the order of the samples.
+    is mixed with them half and half. If it is no better, these are kept. A notice says so.
+    ``calibrant.posthoc.auto.RULES`` has all constants, with their reasons. The result is deterministic and does not
+    depend on the order of the samples.
 
     Args:
         accuracy: ``"keep"`` uses only members that keep the ranking of the classes of every sample, so that no

@@ -188,9 +188,6 @@ class BayesianBinning(ScoreCalibrator):
         array([[0.25, 0.75]])
     """
 
-    def __init__(self, view: View = "class-wise", *, strict: bool = False) -> None:
-        super().__init__(view, strict=strict)
-
     def fit_scores(self, scores: Scores, hits: Array, weight: Array | None) -> Curve:
         """Score every binning, and average those that count."""
         sample = SortedHits(scores.probability(XP), hits, weight)

@@ -50,9 +50,8 @@ class ConformalClassifier(Fitted):
 
     Classes of equal probability rank by their index.
 
-    U is not drawn at each call but is a hash of the sample's logits and the seed, which is as good as random: a sample
-    has the same set whatever else is in its batch, and single samples are covered as often as a batch. Samples with
-    exactly the same logits share their U; with many of them, sets cover more.
+    U is a hash of the sample's logits and the seed: a sample has the same set whatever else is in its batch. Samples
+    with exactly the same logits share their U; with many of them, sets cover more.
 
     Coverage holds on average over
 
@@ -65,11 +64,8 @@ class ConformalClassifier(Fitted):
     With fewer than :math:`\lceil 1/\alpha \rceil - 1` samples, or samples of a class or group, the threshold is
     infinite: every set holds all classes, or that class. With n samples the coverage itself is random,
     :math:`\mathrm{Beta}(n + 1 - l, l)` with :math:`l = \lfloor (n+1)\alpha \rfloor`. ``fit`` gives a
-    :class:`~calibrant.posthoc.FitWarning` if a threshold is infinite, or if the 90 % range of its coverage is
-    wider than 10 points; and of marginal sets if a class has no samples, whose coverage is then unknown.
-
-    You can calibrate the logits first, on other data than the sets: use :func:`logits_from_probabilities` for the
-    output of any calibrator's ``predict_proba``.
+    :class:`~calibrant.posthoc.FitWarning` if a threshold is infinite, if the 90 % range of its coverage is wider than
+    10 points, or if a class has no samples.
 
     For ONNX, use ``randomized=False`` with APS and RAPS: it cannot hash the bits of a logit. A module or an exported
     program takes the position of a group in ``groups_``, as a second argument.

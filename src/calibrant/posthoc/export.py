@@ -160,6 +160,16 @@ def _layer_like(linear: "nn.Linear", weight: "Tensor", bias: "Tensor | None") ->
     return layer.train(linear.training)
 
 
+def _operator(name: str, *, swapped: bool = False, dtype: Any = None) -> Any:
+    """A binary operator of nodes, numbers and arrays."""
+
+    def method(self: "Node", other: Any) -> "Node":
+        pair = self, other if isinstance(other, Node) else self.graph.const(other, self)
+        return self.graph.made(name, pair[::-1] if swapped else pair, dtype=dtype)
+
+    return method
+
+
 class Node:
     """A value in an ONNX graph, with the operators of an array; ``shape`` has None for the number of samples."""
 
@@ -168,60 +178,25 @@ class Node:
     def __init__(self, graph: "OnnxOps", name: str, dtype: Any, shape: tuple[int | None, ...]) -> None:
         self.graph, self.name, self.dtype, self.shape = graph, name, np.dtype(dtype), shape
 
-    def _with(self, operator: str, other: Any, *, swapped: bool = False, dtype: Any = None) -> "Node":
-        pair = self, self.graph.const(other, self) if not isinstance(other, Node) else other
-        return self.graph.made(operator, pair[::-1] if swapped else pair, dtype=dtype)
-
-    def __add__(self, other: Any) -> "Node":
-        return self._with("Add", other)
-
-    def __radd__(self, other: Any) -> "Node":
-        return self._with("Add", other)
-
-    def __sub__(self, other: Any) -> "Node":
-        return self._with("Sub", other)
-
-    def __rsub__(self, other: Any) -> "Node":
-        return self._with("Sub", other, swapped=True)
-
-    def __mul__(self, other: Any) -> "Node":
-        return self._with("Mul", other)
-
-    def __rmul__(self, other: Any) -> "Node":
-        return self._with("Mul", other)
-
-    def __truediv__(self, other: Any) -> "Node":
-        return self._with("Div", other)
-
-    def __rtruediv__(self, other: Any) -> "Node":
-        return self._with("Div", other, swapped=True)
+    __add__ = __radd__ = _operator("Add")
+    __mul__ = __rmul__ = _operator("Mul")
+    __sub__ = _operator("Sub")
+    __rsub__ = _operator("Sub", swapped=True)
+    __truediv__ = _operator("Div")
+    __rtruediv__ = _operator("Div", swapped=True)
+    __gt__ = _operator("Greater", dtype=bool)
+    __ge__ = _operator("GreaterOrEqual", dtype=bool)
+    __lt__ = _operator("Less", dtype=bool)
+    __le__ = _operator("LessOrEqual", dtype=bool)
+    __eq__ = _operator("Equal", dtype=bool)
+    __and__ = _operator("And")
+    __or__ = _operator("Or")
 
     def __matmul__(self, other: "Node") -> "Node":
         return self.graph.made("MatMul", (self, other), shape=(self.shape[0], other.shape[1]))
 
     def __neg__(self) -> "Node":
         return self.graph.made("Neg", (self,))
-
-    def __gt__(self, other: Any) -> "Node":
-        return self._with("Greater", other, dtype=bool)
-
-    def __ge__(self, other: Any) -> "Node":
-        return self._with("GreaterOrEqual", other, dtype=bool)
-
-    def __lt__(self, other: Any) -> "Node":
-        return self._with("Less", other, dtype=bool)
-
-    def __le__(self, other: Any) -> "Node":
-        return self._with("LessOrEqual", other, dtype=bool)
-
-    def __eq__(self, other: Any) -> Any:
-        return self._with("Equal", other, dtype=bool)
-
-    def __and__(self, other: "Node") -> "Node":
-        return self._with("And", other)
-
-    def __or__(self, other: "Node") -> "Node":
-        return self._with("Or", other)
 
     @property
     def T(self) -> "Node":
@@ -315,7 +290,7 @@ class OnnxOps(NumpyOps):
 
     def logaddexp(self, one: Node, other: Node) -> Node:
         most = self.maximum(one, other)
-        return most + self.log(self.exp(one - most) + self.exp(other - most))
+        return most + self.log(self.exp(one - most) + self.exp(other - most))  # type: ignore[no-any-return]
 
     def where(self, condition: Node, one: Any, other: Any) -> Node:
         pair = self._pair(one, other)

@@ -146,9 +146,6 @@ class IsotonicCalibration(ScoreCalibrator):
         array([0. , 0.5, 0.5, 1. ])
     """
 
-    def __init__(self, view: View = "class-wise", *, strict: bool = False) -> None:
-        super().__init__(view, strict=strict)
-
     def fit_scores(self, scores: Scores, hits: Array, weight: Array | None) -> Curve:
         """Fit one regression per row; each block of equal values has a knot at both ends."""
         found = pools(scores.probability(XP), hits, weight)
@@ -188,9 +185,6 @@ class CentredIsotonicCalibration(ScoreCalibrator):
         >>> calibrator.predict_proba(np.array([-2.0, -1.0, 0.0, 1.0, 2.0]))[:, 1].round(4)
         array([0.    , 0.1966, 0.5   , 0.8034, 1.    ])
     """
-
-    def __init__(self, view: View = "class-wise", *, strict: bool = False) -> None:
-        super().__init__(view, strict=strict)
 
     def fit_scores(self, scores: Scores, hits: Array, weight: Array | None) -> Curve:
         """Find the centre and the rate of hits of each block."""

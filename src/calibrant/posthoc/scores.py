@@ -45,7 +45,7 @@ class ScoreCalibrator(Calibrator):
         strict: No mixing with the uniform distribution; see :class:`Calibrator`.
     """
 
-    def __init__(self, view: View, *, strict: bool = False) -> None:
+    def __init__(self, view: View = "class-wise", *, strict: bool = False) -> None:
         super().__init__(strict=strict)
         inputs.check_choice("view", view, ("class-wise", "top-label"))
         self.view: View = view
@@ -133,9 +133,6 @@ class PlattScaling(ScoreCalibrator):
         array([[0.251, 0.749]])
     """
 
-    def __init__(self, view: View = "class-wise", *, strict: bool = False) -> None:
-        super().__init__(view, strict=strict)
-
     def fit_scores(self, scores: Scores, hits: Array, weight: Array | None) -> Curve:
         """Fit the regressions."""
         odds = scores.log_odds(XP).astype(np.float64)
@@ -174,9 +171,6 @@ class BetaCalibration(ScoreCalibrator):
         >>> BetaCalibration(strict=True).fit(logits, target).predict_proba(np.array([3.0])).round(3)
         array([[0.25, 0.75]])
     """
-
-    def __init__(self, view: View = "class-wise", *, strict: bool = False) -> None:
-        super().__init__(view, strict=strict)
 
     def fit_scores(self, scores: Scores, hits: Array, weight: Array | None) -> Curve:
         """Fit the regressions, and again without negative coefficients."""

@@ -33,19 +33,12 @@ class SmoothScaling(StructuredMatrixScaling):
     .. math:: \hat p = \sigma(b z + c + g(v)), \qquad
         \min_{b, c, g}\ n\, \mathrm{NLL} + 2 \left((b - 1)^2 + c^2\right) + \frac{\lambda}{2} \int g''(v)^2\, dv
 
-    where v is z, moved and scaled to -1 to 1 between the outer knots (by a factor of 10 at most), and
-    :math:`g(v) = \sum_k d_k |v - k|^3` a natural cubic spline: :math:`\sum d_k = \sum d_k k = 0`, and beyond the outer
-    knots it is straight. Up to 12 knots k are at quantiles of the different scores. The penalties are Gaussian priors:
-    of slope and shift that of :class:`StructuredMatrixScaling` for two classes, with variance 1/4 around temperature
-    scaling; and of the curve, whose strength :math:`\lambda` the data choose. Six strengths, 16 times apart, are
-    averaged by their marginal likelihood (Laplace's approximation): nothing is tuned, and no sample is set aside.
-    Without evidence of a curve this is close to structured matrix scaling; with many samples it follows any smooth
-    miscalibration.
-
-    The problem is convex for each strength, and solved by Newton's method. Beyond 16,384 samples, neighbours are joined
-    before it. The result is mixed with the uniform distribution, as in :class:`Calibrator`.
-
-    The curve may also fall. Beta calibration never falls.
+    where v is z, moved and scaled to -1 to 1 between the outer knots, and :math:`g(v) = \sum_k d_k |v - k|^3` a natural
+    cubic spline with up to 12 knots at quantiles of the scores. The penalties are Gaussian priors: of slope and shift
+    that of :class:`StructuredMatrixScaling`; and of the curve, whose strength :math:`\lambda` the data choose. Six
+    strengths, 16 times apart, are averaged by their marginal likelihood (Laplace's approximation): nothing is tuned,
+    and no sample is set aside. The curve may also fall, which that of beta calibration cannot. The result is mixed with
+    the uniform distribution, as in :class:`Calibrator`.
 
     For more than two classes this is :class:`StructuredMatrixScaling`.
 

@@ -10,8 +10,9 @@ import numpy as np
 from calibrant.frames import Array, IndexArray, Marks
 from calibrant.posthoc.cross_validation import Samples
 
-# Newton's method below this many products per step; above, L-BFGS, whose steps are cheaper.
-NEWTON_PRODUCTS = 1e7
+# Newton's method below this many products per step, or unknowns; above, L-BFGS, whose steps are cheaper. With few
+# unknowns the curvature of so many rows for each is enough.
+NEWTON_PRODUCTS, NEWTON_UNKNOWNS, NEWTON_ROWS = 1e7, 110, 64
 # Above this many elements, products are in single precision: rounding stays below the tolerance, in half the time.
 SINGLE_PRECISION = 2**18
 # Elements of a chunk: what a cache holds; with a full matrix more, since large products are quicker in one piece.
@@ -80,7 +81,8 @@ def fit_affine(data: Samples, penalty: Penalty, start: Correction, *, tolerance:
     problem = AffineProblem(data, penalty, diagonal=start.matrix.ndim == 1)
     # Transposed, so that a column holds everything about one class.
     begin = np.concatenate((np.atleast_2d(start.matrix.T), start.shift[None])).astype(problem.features.dtype)
-    solver = newton if problem.products <= NEWTON_PRODUCTS else lbfgs
+    few = begin.size <= NEWTON_UNKNOWNS or problem.products <= NEWTON_PRODUCTS
+    solver = newton if few else lbfgs
     with np.errstate(all="ignore"):
         found = solver(problem, begin, tolerance).astype(np.float64)
     if not np.isfinite(found).all():
@@ -124,11 +126,11 @@ class AffineProblem:
             np.fill_diagonal(self.penalty[:-1], penalty.diagonal)
         self.penalty[-1] = penalty.shift
 
-    def chunks(self, elements: int) -> Iterator[tuple[Array, IndexArray, Array | None]]:
-        """Features, labels and weights, in pieces of about so many elements."""
-        rows = max(1, elements // self.classes)
+    def chunks(self, elements: int, stride: int = 1) -> Iterator[tuple[Array, IndexArray, Array | None]]:
+        """Features, labels and weights of every so many samples, in pieces of about so many elements."""
+        rows = max(1, elements // self.classes) * stride
         for start in range(0, self.samples, rows):
-            at = slice(start, start + rows)
+            at = slice(start, start + rows, stride)
             yield self.features[at], self.target[at], None if self.weight is None else self.weight[at]
 
     def logits(self, part: Array, position: Array) -> Array:
@@ -175,10 +177,14 @@ class AffineProblem:
         return value / self.samples + squares, slope, Spread(own / self.samples, known)
 
     def curvature(self, position: Array) -> Array:
-        """Second derivatives, ``(width * C, width * C)``, in the order class by class."""
+        """Second derivatives, ``(width * C, width * C)``, in the order class by class; of many rows, some are used."""
         width, classes = len(self.penalty), self.classes
+        enough = self.samples if self.products <= NEWTON_PRODUCTS else NEWTON_ROWS * width * classes
+        stride = max(1, self.samples // enough)
+        rows = 0
         blocks, across = np.zeros((classes, width, width)), np.zeros((classes * width, classes * width))
-        for part, _, weight in self.chunks(max(CHUNK, 2**20 // width)):
+        for part, _, weight in self.chunks(max(CHUNK, 2**20 // width), stride):
+            rows += len(part)
             probability = self.logits(part, position)
             probability = np.exp(probability - probability.max(1, keepdims=True))
             probability /= probability.sum(1, keepdims=True)
@@ -191,10 +197,10 @@ class AffineProblem:
             weighted = parts if weight is None else parts * weight[:, None, None]
             across += weighted.reshape(len(part), -1).T @ parts.reshape(len(part), -1)
             blocks += weighted.transpose(1, 2, 0) @ known.transpose(1, 0, 2)
-        curvature = -across / self.samples
+        curvature = -across / rows
         for k in range(classes):
             at = slice(k * width, (k + 1) * width)
-            curvature[at, at] += blocks[k] / self.samples
+            curvature[at, at] += blocks[k] / rows
         curvature[np.diag_indices_from(curvature)] += 2 * self.penalty.T.ravel()
         return curvature
 
@@ -229,11 +235,14 @@ def _search(
     evaluate: Any, position: Array, value: float, direction: Array, slope: float
 ) -> tuple[Array, float, Array, Spread] | None:
     """Halve the step until the value falls enough; None if only rounding is left."""
-    size = 1.0
+    size, rounding = 1.0, 8 * float(np.finfo(position.dtype).eps) * abs(value)
     while size > 1e-6:
         there = position + size * direction
         reached, gradient, spread = evaluate(there)
         if reached <= value + 1e-4 * size * slope:
+            return there, reached, gradient, spread
+        # Where rounding hides the fall of a value, its slope shows whether the step went too far.
+        if reached <= value + rounding and float((direction * gradient).sum()) <= -0.8 * slope:
             return there, reached, gradient, spread
         size /= 2
     return None

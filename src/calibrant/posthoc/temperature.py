@@ -67,14 +67,11 @@ class TemperatureScaling(Tempered):
     .. math:: \hat p = \mathrm{softmax}(l / T)
 
     T > 1 makes an over-confident network less confident, T < 1 an under-confident one more; the predicted class
-    never changes. The NLL is convex in :math:`\beta = 1/T`, with derivative
-    :math:`\mathrm{mean}_i(\sum_k l_{ik} \hat p_{ik} - l_{iy_i})`: its root is found by safeguarded Newton and cubic
-    steps on :math:`\log\beta`, so T is always positive and needs no learning rate. Sums over samples are in float64.
+    never changes. The NLL is convex in :math:`1/T`, and its minimum is found by safeguarded Newton and cubic steps.
 
-    There is no such root if every held-out label has the largest logit, alone or tied (T tends to 0), if
-    predictions are no better than chance (T tends to infinity), or if the logits of a sample are all the same. T is
-    then bounded, at 1/80 or 1,000 times the largest difference of logits in a row, or 1; mixing with the uniform
-    distribution (see :class:`Calibrator`) keeps the confidence below 1. A notice says so.
+    There is no minimum if every held-out label has the largest logit, alone or tied (T tends to 0), if predictions are
+    no better than chance (T tends to infinity), or if the logits of a sample are all the same. T is then bounded, at
+    1/80 or 1,000 times the largest difference of logits in a row, or 1, and a notice says so.
 
     Args:
         strict: No mixing, and a ``ValueError`` where there is no root.
@@ -157,13 +154,7 @@ class EnsembleTemperatureScaling(Tempered):
 
 
 def best_temperature(logits: Given, target: Given, weight: Given | None = None) -> float:
-    """Return the temperature that minimises the NLL, or raise ``ValueError`` if there is none.
-
-    Args:
-        logits: ``(N, C)``, finite.
-        target: ``(N,)`` class indices.
-        weight: ``(N,)`` positive weights, or None.
-    """
+    """Return the temperature that minimises the NLL of ``(N, C)`` logits, or raise ``ValueError`` if there is none."""
     data = Slopes(logits, target, weight)
     if problem := data.problem():
         raise ValueError(problem.text)
@@ -177,13 +168,7 @@ def best_temperature(logits: Given, target: Given, weight: Given | None = None) 
 
 
 def bounded_temperature(logits: Given, target: Given, weight: Given | None = None) -> tuple[float, str]:
-    """Return the best temperature, or a bounded one if there is none, and what is wrong in that case.
-
-    Args:
-        logits: ``(N, C)``, finite.
-        target: ``(N,)`` class indices.
-        weight: ``(N,)`` positive weights, or None.
-    """
+    """Return the best temperature, or a bounded one if there is none, and what is wrong in that case."""
     data = Slopes(logits, target, weight)
     problem = data.problem()
     found = None if problem else data.root()
@@ -206,12 +191,7 @@ def temperature_or_one(logits: Given, target: Given, weight: Given | None = None
 
 
 def solve_from(
-    logits: Given,
-    target: Given,
-    start: float,
-    *,
-    weight: Given | None = None,
-    tolerance: float = 1e-4,
+    logits: Given, target: Given, start: float, *, weight: Given | None = None, tolerance: float = 1e-4
 ) -> float | None:
     """Return the log of the best temperature, searched from a nearby start, or None if there is none.
 

@@ -270,21 +270,8 @@ def audit_table(
 ) -> Audit:
     """Audit a table that is not read into memory: exact scores by SQL, and tests from cells of confidence.
 
-    Bins must be right-closed. There are no losses and no recalibration, which need the samples; the other arguments
-    are those of :func:`audit`.
-
-    Args:
-        name: Name of the model.
-        path: File, folder or pattern.
-        columns: Names of the columns, and what they mean.
-        engine: What runs the SQL, see :mod:`calibrant.metrics.scale`.
-        bins: Number of bins of ECE.
-        convention: Convention of ECE.
-        draws: Number of data sets drawn to test calibration.
-        seed: Seed of these draws.
-        margin: Largest acceptable error.
-        memory_limit: Memory limit of DuckDB.
-        progress: Called with the share of the work that is done.
+    Arguments are those of :func:`audit`, the file, its columns, and what runs the SQL; bins must be right-closed. There
+    are no losses and no recalibration, which need the samples.
     """
     from calibrant.metrics import scale
 

@@ -4,7 +4,7 @@ A gap is the mean probability minus the share that came true, in points, so 0 is
 drawn without ``pyplot``, so nothing is shown, kept or leaked: save one with ``figure.savefig``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -312,13 +312,7 @@ def time_plot(found: TimeCalibration, *, title: str | None = None, ax: Axes | No
     if found.changed:
         mark = f"most likely change: after {literal(found.change_at)}"
         handles.append(Line2D([], [], color=GAP, linewidth=1.5, linestyle=(0, (4, 2)), label=mark))
-    if ax is not None:
-        _draw_windows(ax, found)
-        return legend_inside(ax, title, *handles)
-    with canvas(3.2, title) as figure:
-        _draw_windows(figure.subplots(), found)
-        legend_above(figure, title, *handles)
-    return figure
+    return _drawn(lambda axes: _draw_windows(axes, found), 3.2, handles, title, ax)
 
 
 def _plot(rows: Sequence[Row], kind: str, wrong: str, right: str, title: str | None, ax: Axes | None) -> Figure:
@@ -330,11 +324,18 @@ def _plot(rows: Sequence[Row], kind: str, wrong: str, right: str, title: str | N
         )
         if shown
     ]
+    return _drawn(lambda axes: _draw_rows(axes, rows, kind), 1.2 + 0.24 * max(len(rows), 3), handles, title, ax)
+
+
+def _drawn(
+    draw: Callable[[Axes], None], height: float, handles: Sequence[Line2D], title: str | None, ax: Axes | None
+) -> Figure:
+    """A figure of one plot, or the user's figure with the plot in some of its axes."""
     if ax is not None:
-        _draw_rows(ax, rows, kind)
+        draw(ax)
         return legend_inside(ax, title, *handles)
-    with canvas(1.2 + 0.24 * max(len(rows), 3), title) as figure:
-        _draw_rows(figure.subplots(), rows, kind)
+    with canvas(height, title) as figure:
+        draw(figure.subplots())
         legend_above(figure, title, *handles)
     return figure
 

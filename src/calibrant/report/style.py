@@ -138,8 +138,8 @@ def inline_svg(figure: Figure, name: str, label: str) -> Markup:
 
     Example:
         >>> from matplotlib.figure import Figure
-        >>> print(inline_svg(Figure(figsize=(1, 1)), "empty", "Nothing & more")[:80])
-        <svg viewBox="0 0 72 72" role="img" aria-label="Nothing &amp; more"><g><g><path
+        >>> print(inline_svg(Figure(figsize=(1, 1)), "empty", "Nothing & more")[:68])
+        <svg viewBox="0 0 72 72" role="img" aria-label="Nothing &amp; more">
     """
     drawn = io.StringIO()
     with house_style(), mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
@@ -159,12 +159,8 @@ def _strip(root: ElementTree.Element) -> None:
         for child in list(parent):
             # The tag of a comment is a function.
             tag = NAMESPACE.sub("", child.tag) if isinstance(child.tag, str) else "comment"
-            if tag in ("metadata", "style", "comment") or (tag == "defs" and _only_style(child)):
+            if tag in ("metadata", "style", "comment"):
                 parent.remove(child)
-
-
-def _only_style(element: ElementTree.Element) -> bool:
-    return all(NAMESPACE.sub("", child.tag) == "style" for child in element)
 
 
 def _adopt(element: ElementTree.Element, name: str, used: set[str]) -> None:

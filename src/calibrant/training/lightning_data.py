@@ -199,26 +199,22 @@ class EpochScores(StreamingECE):
         super().__init__(20, "paper", takes="confidence")
         # Loss times samples; sum of objective values, their number, and the number of silent ones.
         self.add_state("totals", torch.zeros(4, dtype=torch.float64), dist_reduce_fx="sum")
-        self._waiting: list[Pairs] = []
+        self._waiting: list[tuple[Pairs, Tensor]] = []
+        self._objectives: list[Tensor] = []
 
-    # The growing list would make torch.compile recompile every step.
+    # The growing lists would make torch.compile recompile every step.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def add(self, data: Classification, loss: Tensor) -> None:
         """Add a batch and its mean loss, which may be NaN if no sample counts."""
-        pairs = checks.top_label_pairs(data)
-        counts = torch.ones_like(pairs.confidence, dtype=torch.bool) if pairs.mask is None else pairs.mask
-        count = counts.sum().to(self.totals)
-        self.totals[0] += torch.where(count > 0, loss.detach().to(self.totals) * count, 0.0)
-        self._waiting.append(pairs)
-        if len(self._waiting) == WAITING or sum(each.confidence.numel() for each in self._waiting) > MOST_SAMPLES:
+        self._waiting.append((checks.top_label_pairs(data), loss.detach()))
+        if len(self._waiting) == WAITING or sum(pairs.confidence.numel() for pairs, _ in self._waiting) > MOST_SAMPLES:
             self._sum_up()
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def add_objective(self, value: Tensor) -> None:
         """Add the objective of a calibration batch; at 0 it is silent."""
-        value = value.detach().to(self.totals)
-        self.totals[1:] += torch.stack((value, torch.ones_like(value), (value == 0).to(value.dtype)))
+        self._objectives.append(value.detach())
 
     def values(self, *, across_ranks: bool = True) -> dict[str, float]:
         """Means so far; empty before the first sample, and without an objective before its first value."""
@@ -240,14 +236,21 @@ class EpochScores(StreamingECE):
 
     def _sum_up(self) -> None:
         kept = []
-        for pairs in self._waiting:
+        for pairs, _ in self._waiting:
             rows = slice(None) if pairs.mask is None else pairs.mask
             kept.append((pairs.confidence[rows], pairs.correct[rows]))
-        self._waiting = []
-        if sum(len(confidence) for confidence, _ in kept):
-            self.update(*(torch.cat(column) for column in zip(*kept, strict=True)))
+        if kept:
+            losses = torch.stack([loss for _, loss in self._waiting]).to(self.totals)
+            counts = torch.tensor([len(confidence) for confidence, _ in kept]).to(self.totals)
+            self.totals[0] += torch.where(counts > 0, losses * counts, 0.0).sum()
+            if counts.any():
+                self.update(*(torch.cat(column) for column in zip(*kept, strict=True)))
+        if self._objectives:
+            values = torch.stack(self._objectives).to(self.totals)
+            self.totals[1:] += torch.stack((values.sum(), torch.ones_like(values).sum(), (values == 0).sum()))
+        self._waiting, self._objectives = [], []
 
     def reset(self) -> None:
         """Forget everything."""
         super().reset()
-        self._waiting = []
+        self._waiting, self._objectives = [], []

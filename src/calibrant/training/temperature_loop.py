@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from calibrant import distributed
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification
-from calibrant.posthoc.temperature import best_temperature, solve_from, standard_error
+from calibrant.posthoc.temperature import solve_from, standard_error, temperature_or_one
 from calibrant.training.forward import batches_for, evaluating, finite_samples, joined, logits_of, spread
 from calibrant.training.guard import (
     BEYOND_CHANCE,
@@ -247,10 +247,7 @@ def refined_nll(logits: Tensor, target: Tensor) -> tuple[float, float]:
     rows, labels = (data.logits, data.target) if data.mask is None else (data.logits[data.mask], data.target[data.mask])
     if not len(rows):
         raise ValueError("the validation data has no labels: every target is -100")
-    try:
-        temperature = best_temperature(rows, labels)
-    except ValueError:
-        temperature = 1.0
+    temperature = temperature_or_one(rows, labels)
     pieces = zip(rows.split(ROWS), labels.split(ROWS), strict=True)
     total = sum(float(F.cross_entropy(piece.double() / temperature, part, reduction="sum")) for piece, part in pieces)
     return total / len(rows), temperature
