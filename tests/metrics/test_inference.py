@@ -14,7 +14,7 @@ from calibrant.frames import Array, Marks
 from calibrant.metrics import binned, cumulative, intervals, jackknife, kernel, proper, tests
 from calibrant.metrics.intervals import compare, confidence_interval
 from calibrant.metrics.predictions import Predictions, predictions
-from calibrant.metrics.registry import find_metric
+from calibrant.metrics.registry import METRICS, find_metric
 from calibrant.metrics.tests import calibration_test
 from tests.metrics.reference import CONTINUOUS, CORRECT
 
@@ -380,16 +380,14 @@ def test_samples_that_are_all_alike_do_not_make_an_interval_a_point(metric: str)
     assert low <= few.low < few.high <= high
 
 
-@pytest.mark.parametrize("metric", metrics.METRICS)
+@pytest.mark.parametrize("metric", METRICS)
 def test_every_metric_by_name(metric: str) -> None:
     logits = 2 * np.random.default_rng(1).normal(size=(60, 4))
     data = predictions(logits=logits, target=np.arange(60) % 4)
     test = calibration_test(data, metric=metric, draws=9)
     assert test.metric == metric
     # Predictions of noise are as bad as it gets; what correctness has no part in is as it is under calibration.
-    assert test.p_value == (
-        1 if metric == "mean_confidence" else 0.1 if metrics.METRICS[metric].only_calibration else 0.2
-    )
+    assert test.p_value == (1 if metric == "mean_confidence" else 0.1 if METRICS[metric].only_calibration else 0.2)
     found = confidence_interval(data, metric=metric, draws=9)
     assert found.low <= found.high
     assert str(found)
