@@ -1,7 +1,8 @@
 """Data of known miscalibration, and what is measured on it."""
 
+import warnings
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from calibrant.posthoc import (
     Calibrator,
     CentredIsotonicCalibration,
     DirichletCalibration,
+    FitWarning,
     HistogramBinning,
     IsotonicCalibration,
     MatrixScaling,
@@ -67,6 +69,15 @@ def ece(probabilities: npt.NDArray[np.floating], target: npt.NDArray[np.integer]
         inside = (confidence > low / 15) & (confidence <= (low + 1) / 15)
         total += abs(float((right[inside] - confidence[inside]).sum()))
     return total / len(confidence)
+
+
+def notices(calibrator: Any, *data: Any, **options: Any) -> list[str]:
+    """Texts of the warnings of a fit, which point at its caller."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        calibrator.fit(*data, **options)
+    assert all(each.category is FitWarning and each.filename == __file__ for each in caught)
+    return [str(each.message) for each in caught]
 
 
 def part_of(calibrator: Fitted, kind: type[Kind]) -> Kind:

@@ -20,7 +20,7 @@ from calibrant.posthoc import (
     VectorScaling,
     solvers,
 )
-from calibrant.posthoc.cross_validation import Samples
+from calibrant.posthoc.cross_validation import HeldOut
 from calibrant.posthoc.map import Affine
 from calibrant.posthoc.solvers import Correction, Penalty, fit_affine
 from tests.posthoc.data import nll, overconfident, part_of
@@ -50,7 +50,7 @@ def solved(
     """The solver's matrix and shift."""
     classes = features.shape[1]
     start = Correction(np.zeros((classes,) if diagonal else (classes, classes)), np.zeros(classes))
-    data = Samples(features.numpy(), target.numpy(), None if weight is None else weight.numpy())
+    data = HeldOut(features.numpy(), target.numpy(), None if weight is None else weight.numpy())
     return [torch.from_numpy(part) for part in fit_affine(data, penalty, start, tolerance=tolerance)]
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrant.posthoc import METHODS, AutoCalibration, auto
-from calibrant.posthoc.cross_validation import Samples
+from calibrant.posthoc.cross_validation import HeldOut
 from calibrant.posthoc.solvers import brier_weights, mixture_weights
 from tests.posthoc.data import nll, overconfident
 
@@ -68,7 +68,7 @@ def test_the_ranking_is_kept_if_asked() -> None:
     (5000, 10, "unchanged, temperature, sms, beta, isotonic, spline"),
 ])  # fmt: skip
 def test_members_follow_the_size_of_the_data(samples: int, classes: int, expected: str) -> None:
-    data = Samples(np.zeros((samples, classes), np.float32), np.arange(samples) % classes, None)
+    data = HeldOut(np.zeros((samples, classes), np.float32), np.arange(samples) % classes, None)
     assert ", ".join(AutoCalibration()._candidates(data)[0]) == expected
 
 

@@ -1,7 +1,6 @@
 """Coverage of each class and each group, groups of any labels, and warnings about few samples."""
 
 import math
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from calibrant.posthoc.conformal_sets import (
     place_of_quantile,
 )
 from calibrant.posthoc.map import TorchOps
-from tests.posthoc.data import overconfident
+from tests.posthoc.data import notices, overconfident
 
 SMALL = "ignore::calibrant.posthoc.FitWarning"
 KINDS: list[Any] = ["marginal", "class-conditional", "group-conditional"]
@@ -256,15 +255,6 @@ def test_the_range_of_coverage_is_that_of_the_beta_distribution_and_of_simulatio
     scores = np.random.default_rng(0).random((4000, samples))
     covered = np.array([conformal_quantile(row, alpha) for row in scores])  # of uniform scores
     assert ((covered > low) & (covered < high)).mean() == pytest.approx(0.9, abs=0.02)
-
-
-def notices(conformal: ConformalClassifier, *data: Any, **more: Any) -> list[str]:
-    """Texts of the warnings of a fit."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        conformal.fit(*data, **more)
-    assert all(each.category is FitWarning and each.filename == __file__ for each in caught)
-    return [str(each.message) for each in caught]
 
 
 def test_five_samples_give_every_class_and_say_so() -> None:

@@ -125,7 +125,7 @@ def test_probabilities_sets_groups_and_labels_of_frames(library: str) -> None:
 
 def test_a_lazy_frame_is_to_be_collected_first() -> None:
     lazy = pytest.importorskip("polars").LazyFrame({"a": [1.0], "b": [2.0]})
-    with pytest.raises(TypeError, match="LazyFrame has no values yet: collect it into a data frame first"):
+    with pytest.raises(TypeError, match="LazyFrame"):
         TemperatureScaling().fit(lazy, [0])
 
 
@@ -142,13 +142,6 @@ def test_dense_labels_are_rows_in_another_shape() -> None:
 
 def fitted_binary() -> Calibrator:
     return PlattScaling().fit(LOGITS[:, 1], TARGET % 2)
-
-
-def test_lists_of_numbers_are_taken() -> None:
-    fitted = TemperatureScaling().fit(LOGITS.tolist(), TARGET.tolist())
-    assert fitted.temperature_ == TemperatureScaling().fit(LOGITS, TARGET).temperature_
-    found = fitted.predict_proba(LOGITS.tolist())
-    assert isinstance(found, np.ndarray)
 
 
 @pytest.mark.parametrize("method", METHODS.values())
@@ -192,16 +185,10 @@ def test_rows_of_different_lengths_are_refused_in_one_line() -> None:
         fitted.predict_proba([[[1.0], [2.0, 3.0]]])
 
 
-def test_several_labels_of_lists_and_of_no_samples() -> None:
-    fitted = MultiLabelCalibration("platt").fit(LOGITS, torch.eye(3)[TARGET].long())
-    np.testing.assert_array_equal(fitted.predict_proba(LOGITS.tolist()), fitted.predict_proba(LOGITS.numpy()))
-    assert fitted.predict_proba([]).shape == (0, 3)
-
-
 @pytest.mark.parametrize(("target", "options", "message"), [
-    (NAMES[:2][TARGET % 2], {}, "target holds 2 different labels, but the logits have 3 classes: pass classes="),
-    (NAMES[TARGET], {"classes": ["ant", "bee", "fly"]}, "target holds 'cow', which is not one of the 3 classes"),
-    (NAMES[TARGET], {"classes": ["ant", "bee"]}, "classes must have 3 different labels"),
+    (NAMES[:2][TARGET % 2], {}, "pass classes="),
+    (NAMES[TARGET], {"classes": ["ant", "bee", "fly"]}, "'cow'"),
+    (NAMES[TARGET], {"classes": ["ant", "bee"]}, "3 different labels"),
 ])  # fmt: skip
 def test_labels_that_do_not_fit_are_explained(target: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -230,14 +217,6 @@ def test_dense_logits_are_rows_in_another_shape(name: str) -> None:
         assert fitted(dense).shape == dense.shape
 
 
-def test_sets_of_a_data_frame_are_a_data_frame() -> None:
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(LOGITS.numpy(), columns=NAMES)
-    sets = ConformalClassifier(coverage="class-conditional").fit(frame, NAMES[TARGET])
-    assert list(sets.quantiles_) == NAMES.tolist()
-    assert sets.predict_set(frame).columns.tolist() == NAMES.tolist()
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_multi_label_is_one_binary_calibrator_per_label(name: str, tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(1)
@@ -255,16 +234,14 @@ def test_multi_label_is_one_binary_calibrator_per_label(name: str, tmp_path: Pat
 
 
 def test_multi_label_misuse_is_explained() -> None:
-    with pytest.raises(
-        ValueError, match=r"both have shape \(N, L\) or .*, got \(400, 3\) and \(400,\): for one class per"
-    ):
+    with pytest.raises(ValueError, match="one class per sample"):
         MultiLabelCalibration().fit(LOGITS, TARGET)
     with pytest.raises(RuntimeError, match="not fitted"):
         MultiLabelCalibration().predict_proba(LOGITS)
     with pytest.raises(ValueError, match="method must be one of 'auto'"):
         MultiLabelCalibration("sigmoid")
     fitted = MultiLabelCalibration().fit(LOGITS, torch.eye(3).long()[TARGET])
-    with pytest.raises(ValueError, match=r"fitted on 3 labels, got logits of shape \(400, 2\)"):
+    with pytest.raises(ValueError, match="fitted on 3 labels"):
         fitted.predict_proba(LOGITS[:, :2])
 
 

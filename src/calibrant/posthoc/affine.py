@@ -7,7 +7,7 @@ import numpy as np
 from calibrant import inputs
 from calibrant.frames import Array
 from calibrant.inputs import counted
-from calibrant.posthoc.cross_validation import Samples, pieces
+from calibrant.posthoc.cross_validation import HeldOut, pieces
 from calibrant.posthoc.fit import Calibrator
 from calibrant.posthoc.map import Affine, Map, Mixed, evaluated
 from calibrant.posthoc.solvers import SINGLE_PRECISION, Correction, Penalty, fit_affine, nll_and_residual
@@ -53,7 +53,7 @@ class VectorScaling(Calibrator):
         """Five rows for each of the 2 C parameters."""
         return 10 * classes
 
-    def fit_map(self, data: Samples) -> Map:
+    def fit_map(self, data: HeldOut) -> Map:
         """Minimise the NLL."""
         classes = data.logits.shape[1]
         start = Correction(np.full(classes, 1 / temperature_or_one(*data) - 1), np.zeros(classes))
@@ -126,7 +126,7 @@ class MatrixScaling(Calibrator):
         """Ten rows for each class."""
         return 10 * classes
 
-    def fit_map(self, data: Samples) -> Map:
+    def fit_map(self, data: HeldOut) -> Map:
         """Choose the penalties if requested, and minimise the penalised NLL."""
         samples, classes = data.logits.shape
         start = Correction((1 / temperature_or_one(*data) - 1) * np.eye(classes), np.zeros(classes))
@@ -140,7 +140,7 @@ class MatrixScaling(Calibrator):
         affine = Affine(found.matrix + np.eye(classes), found.shift, of_log_probabilities=self.on_log_probabilities)
         return self.mixed(affine, data)
 
-    def _penalties(self, data: Samples, start: Correction) -> tuple[float, float]:
+    def _penalties(self, data: HeldOut, start: Correction) -> tuple[float, float]:
         off_diagonal, bias = self.off_diagonal_penalty, self.bias_penalty
         classes = data.logits.shape[1]
         few = data.count < self.folds
@@ -163,7 +163,7 @@ class MatrixScaling(Calibrator):
         return float(off_diagonal), float(bias)
 
     def _cross_validated(
-        self, data: Samples, start: Correction, grid: list[tuple[float, float]]
+        self, data: HeldOut, start: Correction, grid: list[tuple[float, float]]
     ) -> tuple[float, float]:
         """Return the penalties with the lowest held-out NLL; stop once two in a row have not lowered it."""
         divided, number = pieces(data, self.folds)
@@ -258,7 +258,7 @@ class StructuredMatrixScaling(Tempered):
     def __init__(self) -> None:
         super().__init__()
 
-    def features(self, data: Samples) -> tuple[Map, Array]:
+    def features(self, data: HeldOut) -> tuple[Map, Array]:
         """Map of the temperature-scaled probabilities, mixed with the uniform distribution; and their logarithms."""
         self.smoothing_ = 1 / (max(1.0, data.count) + 1)
         scaled = Mixed(self.smoothing_, self.fit_temperature(data))
@@ -266,7 +266,7 @@ class StructuredMatrixScaling(Tempered):
         logits = data.logits.astype(np.float64, copy=False) if small else data.logits
         return scaled, evaluated(scaled.logits, logits)
 
-    def fit_map(self, data: Samples) -> Map:
+    def fit_map(self, data: HeldOut) -> Map:
         """Solve for the temperature, then for the correction."""
         scaled, features = self.features(data)
         classes = data.logits.shape[1]

@@ -17,7 +17,7 @@ from calibrant.posthoc.affine import (
     VectorScaling,
 )
 from calibrant.posthoc.binning import BayesianBinning, HistogramBinning, SplineCalibration
-from calibrant.posthoc.cross_validation import Samples, canonical_order, pieces
+from calibrant.posthoc.cross_validation import HeldOut, canonical_order, pieces
 from calibrant.posthoc.fit import Calibrator
 from calibrant.posthoc.isotonic import CentredIsotonicCalibration, IsotonicCalibration, VennAbers
 from calibrant.posthoc.map import FLOOR, TINY, Logits, Map, Mixed, Mixture, evaluated
@@ -60,7 +60,7 @@ BINARY_CURVES = ("centred isotonic", "class-wise spline")
 class Unchanged(Calibrator):
     """The predictions as they are, as a member of a mixture."""
 
-    def fit_map(self, data: Samples) -> Map:
+    def fit_map(self, data: HeldOut) -> Map:
         """Nothing to fit."""
         return self.mixed(Logits(), data)
 
@@ -87,7 +87,7 @@ MEMBERS: dict[str, Any] = {
 }
 
 
-def _member(name: str, data: Samples) -> Map:
+def _member(name: str, data: HeldOut) -> Map:
     found: Map = MEMBERS[name]().fit_map(data)
     if name in SPARING and isinstance(found, Mixed):
         return replace(found, share=found.share ** _value("power of sparing"))
@@ -160,7 +160,7 @@ class AutoCalibration(Calibrator):
         if folds < 2:
             raise ValueError(f"folds must be at least 2, got {folds}")
 
-    def fit_map(self, data: Samples) -> Map:
+    def fit_map(self, data: HeldOut) -> Map:
         """Find the weights by cross-validation, and fit the members that have one."""
         self.gain_ = (0.0, 0.0, 0.0)
         data = data.take(canonical_order(data))
@@ -175,7 +175,7 @@ class AutoCalibration(Calibrator):
         maps = tuple(_member(name, data) for name in names)
         return maps[0] if len(maps) == 1 else Mixture(found, maps)
 
-    def _candidates(self, data: Samples) -> tuple[list[str], str]:
+    def _candidates(self, data: HeldOut) -> tuple[list[str], str]:
         """Members to try, and why these."""
         (_, classes), count = data.logits.shape, data.count
         simple = ["unchanged", "temperature"]
@@ -192,7 +192,7 @@ class AutoCalibration(Calibrator):
             others = ["smooth", "beta", "centred isotonic", "class-wise spline", "venn-abers"]
         return [*simple, *others], f"{count:g} samples are enough for all members"
 
-    def _weights(self, names: list[str], data: Samples) -> Array:
+    def _weights(self, names: list[str], data: HeldOut) -> Array:
         """Weights of the members by their predictions of samples they were not fitted on."""
         only_first: Array = np.eye(len(names))[0]
         if len(names) == 1:
@@ -237,7 +237,7 @@ class AutoCalibration(Calibrator):
             weights = weights / weights.sum()
         return weights
 
-    def _out_of_fold(self, name: str, data: Samples, fold: IndexArray, used: range) -> Array:
+    def _out_of_fold(self, name: str, data: HeldOut, fold: IndexArray, used: range) -> Array:
         """Probabilities of the samples of the used folds, fold by fold, by fits without their fold."""
         return np.concatenate([
             evaluated(_member(name, data.take(fold != number)).probabilities, data.logits[fold == number]).astype(
@@ -247,7 +247,7 @@ class AutoCalibration(Calibrator):
             if (fold == number).any()
         ])  # fmt: skip
 
-    def _examine_accuracy(self, before: Array, after: Array, data: Samples) -> None:
+    def _examine_accuracy(self, before: Array, after: Array, data: HeldOut) -> None:
         """Add a notice if the accuracy falls by more than one sample, and two standard errors of the difference."""
         was, became = (1.0 * (predicted.argmax(1) == data.target) for predicted in (before, after))
         right = float(data.share @ was), float(data.share @ became)
@@ -259,7 +259,7 @@ class AutoCalibration(Calibrator):
                 f'{right[1]:.1%}: use accuracy="keep" if that matters'
             )
 
-    def _best(self, names: list[str], each: Array, data: Samples) -> Array:
+    def _best(self, names: list[str], each: Array, data: HeldOut) -> Array:
         """The weights with the best score."""
         if self.metric == "brier":
             return brier_weights(each, data.target, data.weight)
@@ -276,7 +276,7 @@ class AutoCalibration(Calibrator):
             return np.asarray((predicted**2).sum(1) - 2 * true + 1)
         return np.asarray(-np.maximum(np.log(np.maximum(true, TINY)), FLOOR))
 
-    def examine(self, data: Samples) -> None:
+    def examine(self, data: HeldOut) -> None:
         """Leave out the cross-check, which is part of the method."""
         super(Calibrator, self).examine(data)
         if data.count < _value("rows of a fit"):

@@ -8,7 +8,7 @@ import numpy as np
 
 from calibrant import inputs
 from calibrant.frames import Array, IndexArray, Marks
-from calibrant.posthoc.map import Curve, Lines, Scores, Steps, View
+from calibrant.posthoc.map import Curve, Lines, LogScores, Steps, View
 from calibrant.posthoc.scores import XP, ScoreCalibrator
 
 Mode = Literal["equal-mass", "equal-width"]
@@ -144,7 +144,7 @@ class HistogramBinning(ScoreCalibrator):
         inputs.check_choice("mode", mode, ("equal-mass", "equal-width"))
         self.mode = mode
 
-    def fit_scores(self, scores: Scores, hits: Array, weight: Array | None) -> Curve:
+    def fit_scores(self, scores: LogScores, hits: Array, weight: Array | None) -> Curve:
         """Count hits in bins."""
         sample = SortedHits(scores.probability(XP), hits, weight)
         cut = np.arange(1, self.bins) / self.bins
@@ -188,7 +188,7 @@ class BayesianBinning(ScoreCalibrator):
         array([[0.25, 0.75]])
     """
 
-    def fit_scores(self, scores: Scores, hits: Array, weight: Array | None) -> Curve:
+    def fit_scores(self, scores: LogScores, hits: Array, weight: Array | None) -> Curve:
         """Score every binning, and average those that count."""
         sample = SortedHits(scores.probability(XP), hits, weight)
         root = (sample.count / sample.copies) ** (1 / 3)
@@ -318,7 +318,7 @@ class SplineCalibration(ScoreCalibrator):
         if knots < 2:
             raise ValueError(f"knots must be at least 2, got {knots}")
 
-    def fit_scores(self, scores: Scores, hits: Array, weight: Array | None) -> Curve:
+    def fit_scores(self, scores: LogScores, hits: Array, weight: Array | None) -> Curve:
         """Fit the spline and tabulate the map."""
         sample = SortedHits(scores.probability(XP), hits, weight)
         ascending, last = sample.ascending.astype(np.float64), sample.after

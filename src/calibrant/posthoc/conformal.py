@@ -23,7 +23,7 @@ from calibrant.posthoc.conformal_sets import (
     tuned_rank,
     tuning_split,
 )
-from calibrant.posthoc.cross_validation import Samples
+from calibrant.posthoc.cross_validation import HeldOut
 from calibrant.posthoc.fit import Fitted
 from calibrant.posthoc.map import Part, evaluated
 
@@ -215,7 +215,7 @@ class ConformalClassifier(Fitted):
         finally:
             self._given_groups = []
 
-    def examine(self, data: Samples) -> None:
+    def examine(self, data: HeldOut) -> None:
         """Add notices about thresholds from few samples, and classes without samples."""
         super().examine(data)
         names = None if self.coverage == "marginal" else tuple(self.quantiles_)
@@ -232,7 +232,7 @@ class ConformalClassifier(Fitted):
                 f"{self.coverage} sets do not use groups: leave them out, or use coverage='group-conditional'"
             )
 
-    def fit_map(self, data: Samples) -> Part:
+    def fit_map(self, data: HeldOut) -> Part:
         """Tune the penalties if requested, and compute the quantiles of the scores."""
         logits, target = data.logits, data.target
         known = known_groups(self._given_groups)

@@ -11,7 +11,7 @@ GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio
 CHUNK = 2**18  # elements
 
 
-class Samples(NamedTuple):
+class HeldOut(NamedTuple):
     """Checked held-out samples.
 
     Attributes:
@@ -34,9 +34,9 @@ class Samples(NamedTuple):
         """Weights that sum to 1, ``(N,)``."""
         return np.full(len(self.target), 1 / len(self.target)) if self.weight is None else self.weight / self.count
 
-    def take(self, rows: IndexArray | Array) -> "Samples":
+    def take(self, rows: IndexArray | Array) -> "HeldOut":
         """Some of the samples, by index or mask."""
-        return Samples(self.logits[rows], self.target[rows], None if self.weight is None else self.weight[rows])
+        return HeldOut(self.logits[rows], self.target[rows], None if self.weight is None else self.weight[rows])
 
 
 class Pieces(NamedTuple):
@@ -47,7 +47,7 @@ class Pieces(NamedTuple):
         fold: Fold of each piece.
     """
 
-    data: Samples
+    data: HeldOut
     fold: IndexArray
 
 
@@ -59,7 +59,7 @@ def random_words(seed: int, count: int) -> IndexArray:
     return (state ^ (state >> np.uint64(31))).view(np.int64)
 
 
-def canonical_order(data: Samples) -> IndexArray:
+def canonical_order(data: HeldOut) -> IndexArray:
     """A permutation of the samples, the same sequence in whatever order they came.
 
     They are sorted by class, and then by a fixed random projection of their logits: the last bits of the logits, which
@@ -77,7 +77,7 @@ def canonical_order(data: Samples) -> IndexArray:
     return np.lexsort((*weight, position, data.target))
 
 
-def pieces(data: Samples, folds: int) -> Pieces:
+def pieces(data: HeldOut, folds: int) -> Pieces:
     """Divide samples into folds: every class is spread evenly, and the order of the samples does not matter.
 
     In canonical order, the weights divide a line, whose units belong to one fold after the other. So a sample of weight
@@ -101,7 +101,7 @@ def pieces(data: Samples, folds: int) -> Pieces:
     part /= part.sum(1, keepdims=True)
     row, fold = np.nonzero(part > 1e-9)
     weight = data.weight[order][row] * part[row, fold]
-    return Pieces(Samples(*data.take(order[row])[:2], None if (weight == 1).all() else weight), fold)
+    return Pieces(HeldOut(*data.take(order[row])[:2], None if (weight == 1).all() else weight), fold)
 
 
 def row_hash(rows: Any, seed: int) -> Any:

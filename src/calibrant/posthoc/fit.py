@@ -14,7 +14,7 @@ import numpy.typing as npt
 from calibrant import frames, inputs
 from calibrant.frames import is_tensor, of_tensor
 from calibrant.inputs import FitWarning, counted
-from calibrant.posthoc.cross_validation import Samples, pieces
+from calibrant.posthoc.cross_validation import HeldOut, pieces
 from calibrant.posthoc.map import FLOOR, TINY, Map, Part, evaluated, mixed, operations
 
 if TYPE_CHECKING:
@@ -89,20 +89,20 @@ class Fitted(ABC):
             inputs.warn(f"{type(self).__name__}: {notice}", FitWarning)
         return self
 
-    def solve(self, data: Samples) -> None:
+    def solve(self, data: HeldOut) -> None:
         """Fit on checked data, without a check of the result."""
         self.map_ = self.fit_map(data)
         self.class_count_, self.samples_ = data.logits.shape[1], len(data.target)
 
     @abstractmethod
-    def fit_map(self, data: Samples) -> Part:
+    def fit_map(self, data: HeldOut) -> Part:
         """Return the fitted map."""
 
     def notice(self, text: str) -> None:
         """Record something doubtful about the fit; ``fit`` warns about it when it is done."""
         self.notices_.append(text)
 
-    def examine(self, data: Samples) -> None:
+    def examine(self, data: HeldOut) -> None:
         """Add notices about the data and what was fitted."""
         stride = max(1, len(data.logits) // 1000)
         if inputs.looks_like_probabilities(data.logits[::stride]):
@@ -222,10 +222,10 @@ class Calibrator(Fitted):
         self.smoothing_ = 0.0
 
     @abstractmethod
-    def fit_map(self, data: Samples) -> Map:
+    def fit_map(self, data: HeldOut) -> Map:
         """Return the fitted map, mixed with the uniform distribution."""
 
-    def mixed(self, of: Map, data: Samples) -> Map:
+    def mixed(self, of: Map, data: HeldOut) -> Map:
         """Mix with the uniform distribution as much as n samples ask for."""
         self.smoothing_ = 0.0 if self.strict else 1 / (max(1.0, data.count) + 1)
         return mixed(of, self.smoothing_)
@@ -234,7 +234,7 @@ class Calibrator(Fitted):
         """Rows below which the fit has a notice."""
         return self.least_rows
 
-    def examine(self, data: Samples) -> None:
+    def examine(self, data: HeldOut) -> None:
         """Add notices: few rows, absent classes, and a cross-check of small fits against doing nothing."""
         super().examine(data)
         (count, classes), needed = data.logits.shape, self.rows_needed(data.logits.shape[1])
@@ -251,7 +251,7 @@ class Calibrator(Fitted):
         if few and (worse := self._harm(data)):
             self.notice(worse)
 
-    def examine_classes(self, data: Samples) -> None:
+    def examine_classes(self, data: HeldOut) -> None:
         """Add a notice about classes without samples."""
         absent = np.flatnonzero(np.bincount(data.target, minlength=data.logits.shape[1]) == 0).tolist()
         if absent:
@@ -262,7 +262,7 @@ class Calibrator(Fitted):
                 f"({named}), and may become unlikely: use data with all classes, or TemperatureScaling"
             )
 
-    def examine_order(self, data: Samples) -> None:
+    def examine_order(self, data: HeldOut) -> None:
         """Add a notice about predictions that are no better than chance, or all right."""
         count = len(data.target)
         true = data.logits[np.arange(count), data.target]
@@ -293,7 +293,7 @@ class Calibrator(Fitted):
         """
         return self._harm(checked_samples(logits, target, sample_weight, ignore_index, self.labels_)[0])
 
-    def _harm(self, data: Samples) -> str | None:
+    def _harm(self, data: HeldOut) -> str | None:
         data, after = self.cross_fitted(data)
         true = np.arange(len(data.target)), data.target
         before = evaluated(lambda xp, rows: xp.log_softmax(xp.wide(rows)), data.logits)
@@ -313,7 +313,7 @@ class Calibrator(Fitted):
             "more data"
         )
 
-    def cross_fitted(self, data: Samples, folds: int = 5) -> tuple[Samples, Array]:
+    def cross_fitted(self, data: HeldOut, folds: int = 5) -> tuple[HeldOut, Array]:
         """Samples, divided into folds, and the probabilities of each by a fit without its fold, in float64.
 
         A fold whose fit fails keeps its own probabilities. The calibrator itself is not changed.
@@ -380,7 +380,7 @@ class Calibrator(Fitted):
 
 def checked_samples(
     logits: Any, target: Any, sample_weight: Any, ignore_index: int | None, classes: Sequence[Any] | None
-) -> tuple[Samples, list[Any] | None]:
+) -> tuple[HeldOut, list[Any] | None]:
     """Samples that count, and the labels of their classes if these have any."""
     values = inputs.numbers("logits", logits)
     count = 2 if values.ndim < 2 or values.shape[1] == 1 else values.shape[1]
@@ -400,7 +400,7 @@ def checked_samples(
         weight = None if (weight == 1).all() else weight
     if len(rows) == 0:
         raise ValueError("a fit needs at least 1 sample, got none: pass held-out data")
-    return Samples(inputs.logit_rows(inputs.finite_logits(rows)), marks, weight), names
+    return HeldOut(inputs.logit_rows(inputs.finite_logits(rows)), marks, weight), names
 
 
 def logits_from_probabilities(probabilities: Any) -> Any:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrant.frames import Array
-from calibrant.posthoc.map import Curve, Interval, Lines, NumpyOps, Scores, Steps, View, evaluated
+from calibrant.posthoc.map import Curve, Interval, Lines, LogScores, NumpyOps, Steps, View, evaluated
 from calibrant.posthoc.scores import XP, ScoreCalibrator
 
 Floats = npt.NDArray[np.float64]
@@ -146,7 +146,7 @@ class IsotonicCalibration(ScoreCalibrator):
         array([0. , 0.5, 0.5, 1. ])
     """
 
-    def fit_scores(self, scores: Scores, hits: Array, weight: Array | None) -> Curve:
+    def fit_scores(self, scores: LogScores, hits: Array, weight: Array | None) -> Curve:
         """Fit one regression per row; each block of equal values has a knot at both ends."""
         found = pools(scores.probability(XP), hits, weight)
         firsts, lasts = found.firsts, found.lasts
@@ -186,7 +186,7 @@ class CentredIsotonicCalibration(ScoreCalibrator):
         array([0.    , 0.1966, 0.5   , 0.8034, 1.    ])
     """
 
-    def fit_scores(self, scores: Scores, hits: Array, weight: Array | None) -> Curve:
+    def fit_scores(self, scores: LogScores, hits: Array, weight: Array | None) -> Curve:
         """Find the centre and the rate of hits of each block."""
         found = pools(scores.probability(XP), hits, weight)
         row = found.row[found.firsts]
@@ -233,7 +233,7 @@ class VennAbers(ScoreCalibrator):
     def __init__(self, view: View = "class-wise") -> None:
         super().__init__(view, strict=True)
 
-    def fit_scores(self, scores: Scores, hits: Array, weight: Array | None) -> Curve:
+    def fit_scores(self, scores: LogScores, hits: Array, weight: Array | None) -> Curve:
         """Tabulate both values for every place that a new score can have."""
         # Only the order of the scores matters; that of log-odds is exact near 1 too.
         found = pools(scores.log_odds(XP), hits, weight)

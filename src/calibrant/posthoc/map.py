@@ -196,7 +196,7 @@ def halving_search(xp: Any, edges: Array, positions: Array, right: bool, place: 
     return place
 
 
-class Scores(NamedTuple):
+class LogScores(NamedTuple):
     """Logarithms of probabilities and of their complements, ``(rows, N)``: both exact where the other is near 1."""
 
     log_p: Array
@@ -205,8 +205,8 @@ class Scores(NamedTuple):
     def probability(self, xp: Any) -> Array:
         return xp.like(_exp(xp, xp.wide(self.log_p), xp.is_double(self.log_p)), self.log_p)
 
-    def floored(self, xp: Any) -> "Scores":
-        return Scores(xp.maximum(self.log_p, FLOOR), xp.maximum(self.log_not, FLOOR))
+    def floored(self, xp: Any) -> "LogScores":
+        return LogScores(xp.maximum(self.log_p, FLOOR), xp.maximum(self.log_not, FLOOR))
 
     def log_odds(self, xp: Any) -> Array:
         floored = self.floored(xp)
@@ -221,7 +221,7 @@ def _exp(xp: Any, log_p: Array, double: bool) -> Array:
     return xp.exp(xp.maximum(log_p, -708.0 if double else -104.0))
 
 
-def class_scores(xp: Any, logits: Array) -> Scores:
+def class_scores(xp: Any, logits: Array) -> LogScores:
     """Score of every class, ``(N, C)``.
 
     They are computed in float64 and rounded once: other libraries then find the same bits, and so the same step of a
@@ -229,18 +229,18 @@ def class_scores(xp: Any, logits: Array) -> Scores:
     """
     log_p = xp.log_softmax(xp.wide(logits))
     if logits.shape[1] == 2:
-        return Scores(xp.like(log_p, logits), xp.like(xp.concat((log_p[:, 1:], log_p[:, :1]), 1), logits))
+        return LogScores(xp.like(log_p, logits), xp.like(xp.concat((log_p[:, 1:], log_p[:, :1]), 1), logits))
     _, is_top, log_not_top = _top(xp, logits, log_p)
     # All but the top are at most a half; at the top, which is replaced, an unbounded slope would be NaN times 0.
     rest = xp.log1p(-xp.minimum(_exp(xp, log_p, xp.is_double(logits)), 0.5))
-    return Scores(xp.like(log_p, logits), xp.like(xp.where(is_top, log_not_top, rest), logits))
+    return LogScores(xp.like(log_p, logits), xp.like(xp.where(is_top, log_not_top, rest), logits))
 
 
-def top_scores(xp: Any, logits: Array) -> tuple[Scores, Array]:
+def top_scores(xp: Any, logits: Array) -> tuple[LogScores, Array]:
     """Score of the predicted class, ``(1, N)``, and where that class is, ``(N, C)``."""
     log_p = xp.log_softmax(xp.wide(logits))
     top, is_top, log_not = _top(xp, logits, log_p)
-    return Scores(xp.like(xp.take(log_p, top).T, logits), xp.like(log_not.T, logits)), is_top
+    return LogScores(xp.like(xp.take(log_p, top).T, logits), xp.like(log_not.T, logits)), is_top
 
 
 def _top(xp: Any, logits: Array, log_p: Array) -> tuple[Array, Array, Array]:
@@ -448,7 +448,7 @@ class OddsCurve(Map):
 class Curve(Part):
     """A map of scores, one for each row of them."""
 
-    def of(self, xp: Any, scores: Scores) -> tuple[Array, Array]:
+    def of(self, xp: Any, scores: LogScores) -> tuple[Array, Array]:
         """Calibrated probabilities and their complements, ``(rows, N)``: near 1 only the complement is exact."""
         probability = self.at(xp, scores.probability(xp))
         return probability, 1 - probability
@@ -494,7 +494,7 @@ class LogOdds(Curve):
 
     coefficients: Array
 
-    def of(self, xp: Any, scores: Scores) -> tuple[Array, Array]:
+    def of(self, xp: Any, scores: LogScores) -> tuple[Array, Array]:
         floored = scores.floored(xp)
         a, b, c = (xp.const(self.coefficients[:, k : k + 1], scores.log_p) for k in range(3))
         odds = a * floored.log_p - b * floored.log_not + c
@@ -509,12 +509,12 @@ class Interval(Curve):
     lower: Steps
     upper: Steps
 
-    def bounds(self, xp: Any, scores: Scores) -> tuple[Array, Array]:
+    def bounds(self, xp: Any, scores: LogScores) -> tuple[Array, Array]:
         """Value as a miss and as a hit."""
         odds = scores.log_odds(xp)
         return 1 - self.lower.at(xp, -odds), self.upper.at(xp, odds)
 
-    def of(self, xp: Any, scores: Scores) -> tuple[Array, Array]:
+    def of(self, xp: Any, scores: LogScores) -> tuple[Array, Array]:
         below, above = self.bounds(xp, scores)
         both = 1 - below + above
         return above / both, (1 - below) / both
@@ -532,13 +532,13 @@ class Curves(Map):
     view: View
     single: bool
 
-    def scores(self, xp: Any, rows: Array) -> tuple[Scores, Array]:
+    def scores(self, xp: Any, rows: Array) -> tuple[LogScores, Array]:
         """Scores ``(rows, N)``: of the top class; of class 1 of two; or of all. And the mask of the top class."""
         given = self.given(xp, rows)
         if self.view == "top-label":
             return top_scores(xp, given)
         found, first = class_scores(xp, given), int(given.shape[1] == 2)
-        return Scores(found.log_p[:, first:].T, found.log_not[:, first:].T), None
+        return LogScores(found.log_p[:, first:].T, found.log_not[:, first:].T), None
 
     def given(self, xp: Any, rows: Array) -> Array:
         if not (self.single and xp.is_double(rows)):

@@ -8,7 +8,7 @@ from typing import Any, Self
 from calibrant import frames, inputs
 from calibrant.inputs import FitWarning, counted
 from calibrant.posthoc.auto import METHODS
-from calibrant.posthoc.cross_validation import Samples
+from calibrant.posthoc.cross_validation import HeldOut
 from calibrant.posthoc.fit import Calibrator, Fitted
 from calibrant.posthoc.map import Map, Part, evaluated
 
@@ -102,7 +102,7 @@ class MultiLabelCalibration(Fitted):
             inputs.warn(f"MultiLabelCalibration: {notice}", FitWarning)
         return self
 
-    def fit_map(self, data: Samples) -> Part:  # noqa: ARG002
+    def fit_map(self, data: HeldOut) -> Part:  # noqa: ARG002
         """Not used: ``fit`` fits the calibrator of each label."""
         raise TypeError("labels are fitted one by one: call fit(logits, target)")
 

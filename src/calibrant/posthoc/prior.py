@@ -10,7 +10,7 @@ from calibrant import inputs
 from calibrant.frames import is_tensor, of_tensor
 from calibrant.inputs import FitWarning, counted
 from calibrant.posthoc.auto import METHODS
-from calibrant.posthoc.cross_validation import Samples
+from calibrant.posthoc.cross_validation import HeldOut
 from calibrant.posthoc.fit import Calibrator
 from calibrant.posthoc.map import TINY, Affine, Map, evaluated
 from calibrant.posthoc.solvers import mixture_weights
@@ -88,7 +88,7 @@ class PriorShift(Calibrator):
         self.method = method
         self.calibrator = METHODS[method]()
 
-    def fit_map(self, data: Samples) -> Map:
+    def fit_map(self, data: HeldOut) -> Map:
         """Fit the calibrator, and note frequencies and mean predictions of the classes."""
         classes = data.logits.shape[1]
         if self.prior is not None and len(self.prior) != classes:
@@ -112,7 +112,7 @@ class PriorShift(Calibrator):
             return known
         return Affine(np.array(1.0), np.log(np.maximum(self.prior, TINY) / self.source_), known, True)
 
-    def examine(self, data: Samples) -> None:
+    def examine(self, data: HeldOut) -> None:
         """Collect the notices of the calibrator; a cross-check on data with the old frequencies says nothing here."""
         self.calibrator.labels_ = self.labels_
         self.calibrator.examine(data)

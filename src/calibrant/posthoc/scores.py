@@ -7,15 +7,15 @@ import numpy as np
 
 from calibrant import inputs
 from calibrant.frames import Array
-from calibrant.posthoc.cross_validation import Samples
+from calibrant.posthoc.cross_validation import HeldOut
 from calibrant.posthoc.fit import Calibrator
 from calibrant.posthoc.map import (
     Curve,
     Curves,
     LogOdds,
+    LogScores,
     Map,
     NumpyOps,
-    Scores,
     View,
     class_scores,
     evaluated,
@@ -55,7 +55,7 @@ class ScoreCalibrator(Calibrator):
         return self.least_rows if self.view == "top-label" or classes == 2 else max(self.least_rows, 20 * classes)
 
     @abstractmethod
-    def fit_scores(self, scores: Scores, hits: Array, weight: Array | None) -> Curve:
+    def fit_scores(self, scores: LogScores, hits: Array, weight: Array | None) -> Curve:
         """Fit one curve per row.
 
         Args:
@@ -64,25 +64,25 @@ class ScoreCalibrator(Calibrator):
             weight: ``(N,)`` in float64, or None.
         """
 
-    def fit_map(self, data: Samples) -> Map:
+    def fit_map(self, data: HeldOut) -> Map:
         """Fit the curves, one block of classes at a time."""
         single = data.logits.dtype == np.float32
         fitted = [self.fit_scores(scores, hits, data.weight) for scores, hits in self._blocks(data)]
         curve = joined(fitted).rebuilt(lambda _, part: np.ascontiguousarray(part, data.logits.dtype))
         return self.mixed(Curves(curve, self.view, single), data)
 
-    def _blocks(self, data: Samples) -> Iterator[tuple[Scores, Array]]:
+    def _blocks(self, data: HeldOut) -> Iterator[tuple[LogScores, Array]]:
         if self.view == "top-label":
             top = data.logits.argmax(1)
             log_p, log_not = evaluated(_top_columns, data.logits)
-            yield Scores(log_p.T, log_not.T), (data.target == top)[None].astype(np.float64)
+            yield LogScores(log_p.T, log_not.T), (data.target == top)[None].astype(np.float64)
             return
         everything = evaluated(class_scores, data.logits)
         count = data.logits.shape[1]
         step = max(1, BLOCK // len(data.target))
         for start in range(int(count == 2), count, step):
             block = np.arange(start, min(start + step, count))
-            scores = Scores(*(np.ascontiguousarray(part[:, block].T) for part in everything))
+            scores = LogScores(*(np.ascontiguousarray(part[:, block].T) for part in everything))
             yield scores, (data.target == block[:, None]).astype(np.float64)
 
 
@@ -133,7 +133,7 @@ class PlattScaling(ScoreCalibrator):
         array([[0.251, 0.749]])
     """
 
-    def fit_scores(self, scores: Scores, hits: Array, weight: Array | None) -> Curve:
+    def fit_scores(self, scores: LogScores, hits: Array, weight: Array | None) -> Curve:
         """Fit the regressions."""
         odds = scores.log_odds(XP).astype(np.float64)
         features = np.stack((odds, np.ones_like(odds)), axis=1)
@@ -172,7 +172,7 @@ class BetaCalibration(ScoreCalibrator):
         array([[0.25, 0.75]])
     """
 
-    def fit_scores(self, scores: Scores, hits: Array, weight: Array | None) -> Curve:
+    def fit_scores(self, scores: LogScores, hits: Array, weight: Array | None) -> Curve:
         """Fit the regressions, and again without negative coefficients."""
         log_p, log_not = (part.astype(np.float64) for part in scores.floored(XP))
         features = np.stack((log_p, -log_not, np.ones_like(log_p)), axis=1)

@@ -4,7 +4,7 @@ import numpy as np
 
 from calibrant.frames import Array
 from calibrant.posthoc.affine import StructuredMatrixScaling
-from calibrant.posthoc.cross_validation import Samples
+from calibrant.posthoc.cross_validation import HeldOut
 from calibrant.posthoc.map import Map, OddsCurve
 from calibrant.posthoc.solvers import logistic_regression, softplus
 
@@ -58,7 +58,7 @@ class SmoothScaling(StructuredMatrixScaling):
         array([0.1, 0.5, 0.9, 0.9])
     """
 
-    def fit_map(self, data: Samples) -> Map:
+    def fit_map(self, data: HeldOut) -> Map:
         """Solve for the temperature, then for line and curve of every strength."""
         if data.logits.shape[1] > 2:
             return super().fit_map(data)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrant.frames import Array, IndexArray, Marks
-from calibrant.posthoc.cross_validation import Samples
+from calibrant.posthoc.cross_validation import HeldOut
 
 # Newton's method below this many products per step, or unknowns; above, L-BFGS, whose steps are cheaper. With few
 # unknowns the curvature of so many rows for each is enough.
@@ -61,7 +61,7 @@ class Spread(NamedTuple):
     features: Array
 
 
-def fit_affine(data: Samples, penalty: Penalty, start: Correction, *, tolerance: float = 1e-8) -> Correction:
+def fit_affine(data: HeldOut, penalty: Penalty, start: Correction, *, tolerance: float = 1e-8) -> Correction:
     r"""Minimise the NLL of ``x + D x + b`` plus a penalty of squares.
 
     .. math:: \mathrm{NLL}(x + D x + b) + \lambda_o \sum_{i \ne j} D_{ij}^2 + \lambda_d \sum_j D_{jj}^2
@@ -111,7 +111,7 @@ def nll_and_residual(logits: Array, target: IndexArray, weight: Array | None = N
 class AffineProblem:
     """Value, gradient and curvature at a position: the transposed matrix, or its diagonal, above the shift."""
 
-    def __init__(self, data: Samples, penalty: Penalty, *, diagonal: bool) -> None:
+    def __init__(self, data: HeldOut, penalty: Penalty, *, diagonal: bool) -> None:
         self.samples, self.classes = data.logits.shape
         self.diagonal = diagonal
         width = 2 if diagonal else self.classes + 1

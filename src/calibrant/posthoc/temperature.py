@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from calibrant.frames import is_tensor, of_tensor
-from calibrant.posthoc.cross_validation import Samples
+from calibrant.posthoc.cross_validation import HeldOut
 from calibrant.posthoc.fit import Calibrator
 from calibrant.posthoc.map import Affine, Map, Mixture, Uniform, evaluated
 from calibrant.posthoc.solvers import mixture_weights
@@ -50,7 +50,7 @@ class Tempered(Calibrator):
     found: tuple[str, ...] = ("smoothing_", "temperature_")
     temperature_: float
 
-    def fit_temperature(self, data: Samples) -> Affine:
+    def fit_temperature(self, data: HeldOut) -> Affine:
         """Return the map of the best temperature, or of a bounded one, of which there is a notice."""
         if self.strict:
             self.temperature_ = best_temperature(*data)
@@ -92,11 +92,11 @@ class TemperatureScaling(Tempered):
 
     moves_classes = False
 
-    def fit_map(self, data: Samples) -> Map:
+    def fit_map(self, data: HeldOut) -> Map:
         """Solve for the temperature."""
         return self.mixed(self.fit_temperature(data), data)
 
-    def examine(self, data: Samples) -> None:
+    def examine(self, data: HeldOut) -> None:
         """Add the interval of the temperature where it is wide."""
         super().examine(data)
         if len(data.target) <= FEW:
@@ -140,7 +140,7 @@ class EnsembleTemperatureScaling(Tempered):
     found = ("smoothing_", "temperature_", "weights_")
     weights_: tuple[float, ...]
 
-    def fit_map(self, data: Samples) -> Map:
+    def fit_map(self, data: HeldOut) -> Map:
         """Solve for the temperature, then for the weights."""
         maps = self.fit_temperature(data), Affine(np.array(1.0), np.array(0.0)), Uniform()
         wide = data.logits.astype(np.float64, copy=False)

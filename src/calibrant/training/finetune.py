@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calibrant import inputs
-from calibrant.posthoc.cross_validation import Samples
+from calibrant.posthoc.cross_validation import HeldOut
 from calibrant.posthoc.solvers import Correction, Penalty, fit_affine
 from calibrant.posthoc.temperature import best_temperature, standard_error, temperature_or_one
 from calibrant.training.forward import batches_for, evaluating, flattened, logits_of
@@ -305,7 +305,7 @@ def _fit_vector(samples: Outputs, layer: nn.Linear) -> Head:
     logits, target = samples.logits.double(), samples.target
     classes = logits.shape[1]
     start = Correction(np.full(classes, 1 / temperature_or_one(logits, target) - 1), np.zeros(classes))
-    data = Samples(logits.numpy(), target.numpy(), None)
+    data = HeldOut(logits.numpy(), target.numpy(), None)
     found = fit_affine(data, Penalty(0.0, PULL / classes, PULL / classes), start)
     scale, shift = torch.from_numpy(1 + found.matrix), torch.from_numpy(found.shift - found.shift.mean())
     if layer.out_features == 1:  # the logit of class 0 is 0 before, and its shift is subtracted after
