@@ -8,7 +8,8 @@ from calibrant.posthoc.affine import (
     StructuredVectorScaling,
     VectorScaling,
 )
-from calibrant.posthoc.auto import METHODS, AutoCalibration
+from calibrant.posthoc.auto import METHODS as METHODS
+from calibrant.posthoc.auto import AutoCalibration
 from calibrant.posthoc.binning import BayesianBinning, HistogramBinning, SplineCalibration
 from calibrant.posthoc.conformal import ConformalClassifier
 from calibrant.posthoc.export import to_onnx
@@ -22,7 +23,6 @@ from calibrant.posthoc.smooth import SmoothScaling
 from calibrant.posthoc.temperature import EnsembleTemperatureScaling, TemperatureScaling
 
 __all__ = [
-    "METHODS",
     "AutoCalibration",
     "BayesianBinning",
     "BetaCalibration",
