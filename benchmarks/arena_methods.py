@@ -1,4 +1,4 @@
-"""Methods of the arena: ours by name from ``calibrant.posthoc.METHODS``, and their peers, where installed."""
+"""Methods of the arena: ours by name from ``calibrant.posthoc.auto``, and their peers, where installed."""
 
 import ast
 import hashlib
@@ -19,7 +19,8 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.frozen import FrozenEstimator
 
 import calibrant
-from calibrant.posthoc import METHODS, logits_from_probabilities
+from calibrant.posthoc import logits_from_probabilities
+from calibrant.posthoc.auto import METHODS
 
 Array = NDArray[Any]
 Predict = Callable[[Array], Array]

@@ -13,6 +13,7 @@ from benchmarks.measure import Job, machine, take_turns
 from benchmarks.peers import ece_loop
 from benchmarks.tables import duration, finish, markdown, show, status, times
 from calibrant import metrics
+from calibrant.metrics.registry import METRICS
 
 Array = np.ndarray[Any, Any]
 SAMPLES, MANY, TESTED = 10**6, 10**7, 10**4
@@ -134,7 +135,7 @@ def single_figures() -> tuple[list[list[str]], list[str]]:
     tests: dict[str, float] = {}
     for metric in ("esd", "ks_error", "ece"):
         status(f"test of calibration with {metric}")
-        tests[metrics.METRICS[metric].label] = take_turns([calibration_test(metric)], seconds=3.0).seconds[0]
+        tests[METRICS[metric].label] = take_turns([calibration_test(metric)], seconds=3.0).seconds[0]
     status("")
     figures = [
         (f"ESD of {MANY:,} float32 confidences, processor time", duration(esd.seconds[1]), "", True),

@@ -29,7 +29,7 @@ def loans(count: int) -> pd.DataFrame:
 def show(title: str, risk: pd.Series, year: pd.DataFrame) -> None:
     """Print the verdict on risks, and the groups."""
     given = metrics.predictions(probabilities=risk, target=year["default"])
-    verdict = report.verdict(report.audit(title, given, repair=False))
+    verdict = report.audit(title, given, repair=False).verdict
     groups = metrics.calibration_by_group(risk, year["default"], groups={"region": year["region"]})
     print(f"{title}\n{textwrap.fill(verdict, 100)}\n{groups}\n")
 

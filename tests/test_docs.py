@@ -16,6 +16,7 @@ import pytest
 from benchmarks import trust_table
 
 import calibrant as cal
+from calibrant.posthoc.auto import METHODS
 from calibrant.posthoc.saved import read_header
 from tests.shell import run
 
@@ -23,7 +24,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 PAGES = {path: path.read_text() for path in sorted(DOCS.rglob("*.md")) if DOCS / "_build" not in path.parents}
 OBJECTIVES = [f"calibrant.{name}" for name in cal.__all__ if name.endswith("Loss")]
 FLAGS = re.DOTALL | re.MULTILINE
-CALIBRATORS = [f"calibrant.posthoc.{kind.__name__}" for kind in cal.posthoc.METHODS.values()]
+CALIBRATORS = [f"calibrant.posthoc.{kind.__name__}" for kind in METHODS.values()]
 
 TRUST = json.loads(trust_table.KEPT.read_text())["runs"]
 MNIST = {

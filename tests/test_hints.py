@@ -17,10 +17,10 @@ LABELS = torch.tensor([[1, 0, 1], [0, 0, 0]] * 8)
 
 def test_a_class_in_place_of_an_object_is_named() -> None:
     wrong: Any = cal.ESDLoss
-    with pytest.raises(TypeError, match=r"^objective must be an object, got the class ESDLoss: write ESDLoss\(\)$"):
+    with pytest.raises(TypeError, match=r"objective .*write ESDLoss\(\)$"):
         InterleavedModule(nn.Linear(4, 3), wrong)
     wrong = cal.FocalLoss
-    with pytest.raises(TypeError, match=r"^loss must be an object, got the class FocalLoss: write FocalLoss\(\)$"):
+    with pytest.raises(TypeError, match=r"loss .*write FocalLoss\(\)$"):
         InterleavedModule(nn.Linear(4, 3), cal.ESDLoss(), loss=wrong)
 
 
@@ -29,25 +29,23 @@ def test_the_trainer_of_transformers_names_it_too() -> None:
     from calibrant.training import InterleavedTrainer
 
     wrong: Any = cal.ESDLoss
-    with pytest.raises(TypeError, match=r"^objective must be an object, got the class ESDLoss: write ESDLoss\(\)$"):
+    with pytest.raises(TypeError, match=r"objective .*write ESDLoss\(\)$"):
         InterleavedTrainer(calibration_dataset=[1, 2, 3], objective=wrong)
 
 
 def test_the_output_of_transformers_is_not_its_logits() -> None:
     outputs = pytest.importorskip("transformers.modeling_outputs").SequenceClassifierOutput(logits=LOGITS)
-    with pytest.raises(TypeError, match=r"got SequenceClassifierOutput: pass outputs\.logits$"):
+    with pytest.raises(TypeError, match=r"pass outputs\.logits$"):
         cal.BrierLoss()(outputs, TARGET)
-    with pytest.raises(TypeError, match=r"got SequenceClassifierOutput: pass outputs\.logits$"):
+    with pytest.raises(TypeError, match=r"pass outputs\.logits$"):
         cal.ESDLoss(view="multi-label")(outputs, LABELS)
-    with pytest.raises(
-        TypeError, match=r"logits must be an array, got SequenceClassifierOutput: pass outputs\.logits$"
-    ):
+    with pytest.raises(TypeError, match=r"pass outputs\.logits$"):
         cal.metrics.evaluate(logits=outputs, target=TARGET)
 
 
 @pytest.mark.parametrize("output", [SimpleNamespace(logits=LOGITS), {"logits": LOGITS}], ids=["object", "dict"])
 def test_metrics_say_so_too(output: Any) -> None:
-    with pytest.raises(TypeError, match=r"logits must be an array, got \w+: pass outputs\.logits"):
+    with pytest.raises(TypeError, match=r"pass outputs\.logits"):
         cal.metrics.ece(logits=output, target=TARGET)
     frame = pytest.importorskip("pandas").DataFrame(LOGITS.numpy(), columns=["logits", "b", "c"])
     assert cal.metrics.ece(logits=frame, target=TARGET) == cal.metrics.ece(logits=LOGITS, target=TARGET)

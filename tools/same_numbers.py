@@ -19,7 +19,9 @@ import torch
 from numpy.typing import NDArray
 
 import calibrant as cal
-from calibrant import metrics, posthoc
+from calibrant import metrics
+from calibrant.metrics.registry import METRICS
+from calibrant.posthoc.auto import METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
 Numbers = dict[str, NDArray[np.float64]]
@@ -96,7 +98,7 @@ def _metrics(
 ) -> Iterator[tuple[str, NDArray[np.float64]]]:
     given: dict[str, Any] = {} if weight is None else {"sample_weight": weight}
     data = metrics.predictions(logits=logits, target=target, **given)
-    functions = {name: getattr(metrics, name) for name in metrics.METRICS}
+    functions = {name: getattr(metrics, name) for name in METRICS}
     functions |= {"nll": functions.pop("log_loss"), "ece_guo": partial(metrics.ece, convention="guo")}
     for name, function in functions.items():
         try:
@@ -131,7 +133,7 @@ def _fits(
 ) -> Iterator[tuple[str, NDArray[np.float64]]]:
     fit, rest = slice(0, FITTED), slice(FITTED, None)
     given: dict[str, Any] = {} if weight is None else {"sample_weight": weight[fit]}
-    for name, kind in posthoc.METHODS.items():
+    for name, kind in METHODS.items():
         try:
             fitted = kind().fit(logits[fit], target[fit], **given)
         except (ValueError, TypeError):

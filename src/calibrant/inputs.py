@@ -290,7 +290,9 @@ def rows_of(
     binary = values.ndim == 1 or values.shape[1] == 1
     values = values[:, np.newaxis] if values.ndim == 1 else values
     shape = values.shape[:1] + values.shape[2:]
-    labels = list(frames.as_array(classes).tolist()) if classes is not None else _column_names(given)
+    labels = _column_names(given)
+    if classes is not None:
+        labels = list(classes if isinstance(classes, tuple) else frames.as_array(classes).tolist())
     weight = None if sample_weight is None else checked_weight(sample_weight, shape)
     target = target if is_plain(target) else frames.in_order(target, labels)
     found = _labels(target, labels, classes is not None, ignore_index)

@@ -14,7 +14,7 @@ from rich.markup import escape
 import calibrant as cal
 from calibrant.commands.terminal import show_warning, timed_bar, warnings_shown
 from calibrant.files import FileError, read_predictions
-from calibrant.report import audit, verdict, write_report
+from calibrant.report import audit, write_report
 from calibrant.report.audit import Audit
 from calibrant.report.formats import counted
 from calibrant_lab import plugins
@@ -136,7 +136,7 @@ def _show(trial: Trial, configuration: Configuration, name: str, audits: list[Au
     print_whole(console, score_table({escape(name): [trial.result().test]}, columns, title=escape(title)))
     console.print(NOTE, highlight=False)
     for one in audits:
-        console.print(f"[bold]{escape(one.name)}[/]: {escape(verdict(one))}", highlight=False)
+        console.print(f"[bold]{escape(one.name)}[/]: {escape(one.verdict)}", highlight=False)
     folder = escape(str(trial.folder))
     console.print(
         f"In {folder}: model.pt, report.html, curves.png, test.npz and validation.npz for calibrant evaluate and "

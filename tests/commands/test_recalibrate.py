@@ -9,7 +9,8 @@ import pytest
 from calibrant import metrics, posthoc
 from calibrant.cli import Method
 from calibrant.files import read_predictions
-from calibrant.posthoc import METHODS, AutoCalibration, ConformalClassifier
+from calibrant.posthoc import AutoCalibration, ConformalClassifier
+from calibrant.posthoc.auto import METHODS
 from tests.shell import ended, refused, run
 
 RNG = np.random.default_rng(0)

@@ -45,7 +45,7 @@ def test_other_risks_with_the_same_errors_are_no_change() -> None:
 def test_a_set_without_a_line_is_compared_by_its_gap() -> None:
     right = metrics.predictions(np.linspace(0.9, 1, 50), np.ones(50))
     assert metrics.calibration_change(right, right).p_value == 1.0
-    with pytest.raises(ValueError, match="at least 30 samples, got 20"):
+    with pytest.raises(ValueError, match="got 20"):
         metrics.calibration_change(right, metrics.predictions(np.full(20, 0.5), np.ones(20)))
 
 

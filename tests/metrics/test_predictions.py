@@ -53,7 +53,7 @@ def test_labels_of_frames_are_matched_by_name(library: str) -> None:
     moved = frame_of(library, marks[:, [1, 2, 0]], NAMES[[1, 2, 0]])
     found = metrics.predictions(probabilities=frame_of(library, P, NAMES), target=moved)
     assert_same(found, metrics.predictions(probabilities=P, target=marks))
-    with pytest.raises(ValueError, match="are not the classes"):
+    with pytest.raises(ValueError, match="classes"):
         metrics.predictions(
             probabilities=frame_of(library, P, NAMES), target=frame_of(library, marks, ["cow", "b", "c"])
         )
@@ -62,27 +62,24 @@ def test_labels_of_frames_are_matched_by_name(library: str) -> None:
 def test_numbers_of_columns_are_no_names() -> None:
     pandas = pytest.importorskip("pandas")
     assert metrics.predictions(logits=pandas.DataFrame(LOGITS), target=TARGET).names is None
-    with pytest.raises(TypeError, match="logits must hold numbers, got an array of object: pass the columns with num"):
+    with pytest.raises(TypeError, match=r"logits .*numbers"):
         metrics.predictions(logits=pandas.DataFrame({"a": ["x"], "b": [1.0]}), target=[0])
 
 
-@pytest.mark.parametrize("target", [NAMES[TARGET], NAMES[TARGET].tolist(), NAMES[TARGET].astype(object), TARGET])
-def test_names_are_found_among_the_classes(target: Any) -> None:
-    found = metrics.predictions(probabilities=P, target=target, classes=NAMES)  # type: ignore[arg-type]
+@pytest.mark.parametrize(("target", "classes"), [
+    (NAMES[TARGET], NAMES), (NAMES[TARGET].tolist(), NAMES), (NAMES[TARGET].astype(object), NAMES), (TARGET, NAMES),
+    (TARGET * 10 + 10, [10, 20, 30]),
+])  # fmt: skip
+def test_labels_are_found_among_the_classes(target: Any, classes: Any) -> None:
+    found = metrics.predictions(probabilities=P, target=target, classes=classes)
     assert_same(found, metrics.predictions(probabilities=P, target=TARGET))
-    assert found.names == tuple(NAMES)
+    assert found.names == tuple(map(str, classes))
 
 
 def test_names_of_two_classes() -> None:
     target = np.where(TARGET == 1, "yes", "no")
     found = metrics.predictions(probabilities=P[:, 1], target=target, classes=["no", "yes"])
     assert_same(found, metrics.predictions(probabilities=P[:, 1], target=TARGET == 1))
-
-
-def test_numbers_as_classes_are_labels() -> None:
-    found = metrics.predictions(probabilities=P, target=TARGET * 10 + 10, classes=[10, 20, 30])
-    assert_same(found, metrics.predictions(probabilities=P, target=TARGET))
-    assert found.names == ("10", "20", "30")
 
 
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])
@@ -107,7 +104,7 @@ def test_ignored_samples_are_left_out_whatever_they_hold(ignore_index: int) -> N
     options: Any = {} if ignore_index == -100 else {"ignore_index": ignore_index}
     found = metrics.predictions(logits=spoiled, target=target, sample_weight=WEIGHT, **options)
     assert_same(found, metrics.predictions(logits=LOGITS[kept], target=TARGET[kept], sample_weight=WEIGHT[kept]))
-    with pytest.raises(ValueError, match=r"target must lie in 0\.\.2"):
+    with pytest.raises(ValueError, match=r"0\.\.2"):
         metrics.predictions(logits=LOGITS, target=np.where(kept, TARGET, -100), ignore_index=None)
 
 
@@ -141,10 +138,10 @@ def test_masks_and_slices_take_samples(library: str) -> None:
 
 def test_what_is_no_selection_is_refused() -> None:
     data = metrics.predictions(logits=LOGITS, target=TARGET)
-    with pytest.raises(IndexError, match="one entry for each of the 300 samples, got 5"):
+    with pytest.raises(IndexError, match="300 samples, got 5"):
         data[np.ones(5, bool)]
     for wrong in (3, "a", [0.5], np.zeros((2, 2), int)):
-        with pytest.raises(TypeError, match="take samples with a slice, a list of indices, or a boolean mask"):
+        with pytest.raises(TypeError, match="slice"):
             data[wrong]
 
 
@@ -157,17 +154,17 @@ def test_groups_are_parts_by_name(library: str) -> None:
     for name, part in parts.items():
         assert_same(part, data[where == name])
     assert list(data.group_by(TARGET)) == [0, 1, 2]
-    with pytest.raises(ValueError, match="one entry for each of the 300 samples"):
+    with pytest.raises(ValueError, match="300 samples"):
         data.group_by(["a"])
-    with pytest.raises(ValueError, match="None or NaN: give samples without a group a name of their own"):
+    with pytest.raises(ValueError, match="None or NaN"):
         data.group_by([None] * 300)
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"logits": P, "target": TARGET}, r"look like probabilities \(rows sum to 1\): pass probabilities="),
+    ({"logits": P, "target": TARGET}, r"sum to 1\): pass probabilities="),
     ({"logits": P[:, 1], "target": TARGET == 1}, r"all lie in \[0, 1\]"),
     ({"logits": P, "target": np.zeros((300, 3), int)}, r"all lie in \[0, 1\]"),
-    ({"probabilities": np.ones((9, 1)), "target": np.ones(9)}, "probably by a softmax over one class"),
+    ({"probabilities": np.ones((9, 1)), "target": np.ones(9)}, "softmax"),
 ])  # fmt: skip
 def test_values_of_another_kind_are_noticed_once(options: Any, message: str) -> None:
     with pytest.warns(InputWarning, match=message) as caught:
@@ -251,7 +248,7 @@ def test_scores_become_a_frame(library: str | None) -> None:
 
 def test_without_a_library_of_frames_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match="a data frame needs pandas, polars or pyarrow: install one of them"):
+    with pytest.raises(ImportError, match="pandas, polars or pyarrow"):
         metrics.evaluate(logits=LOGITS, target=TARGET).to_frame()
 
 

@@ -237,7 +237,7 @@ def test_bad_files_are_refused(engine: Engine, tmp_path: Path) -> None:
     other.write_text("")
     for path, complaint in ((not_parquet, "cannot read this"), (other, r"expected a \.parquet or \.csv file")):
         refuses(engine, path, complaint)
-    with pytest.raises(FileNotFoundError, match=r"absent\.parquet: no such file"):
+    with pytest.raises(FileNotFoundError, match=r"absent\.parquet"):
         engine(tmp_path / "absent.parquet")
 
 
@@ -268,7 +268,7 @@ def test_memory_limit_is_kept_by_spilling_and_the_directory_removed(tmp_path: Pa
     z, c = duckdb.read_parquet(str(path)).order("confidence").fetchnumpy().values()
     assert (np.diff(z) > 0).all()  # 2,000,000 groups exceed 60 MB
     assert_agrees(limited, metrics.predictions(z, c))
-    with pytest.raises(MemoryError, match="raise it, lower threads"):
+    with pytest.raises(MemoryError, match="lower threads"):
         statistics_duckdb(path, memory_limit="8MB", threads=1, temp_dir=spill)
     assert list(spill.iterdir()) == []
 
@@ -298,7 +298,7 @@ def test_spark_takes_a_frame_and_never_gathers_its_rows(spark: Any, tmp_path: Pa
     frame = spark.read.parquet(str(write(tmp_path / "p.parquet", confidence=z, correct=c)))
     assert_agrees(statistics_spark(frame, partitions=5), metrics.predictions(z, c))
     assert spark.catalog.listTables() == []
-    with pytest.raises(ValueError, match=r"^the DataFrame: needs the columns"):
+    with pytest.raises(ValueError, match=r"^the DataFrame: "):
         statistics_spark(frame.drop("correct"))
 
     frame.createOrReplaceTempView("plan")

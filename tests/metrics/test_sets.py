@@ -63,17 +63,17 @@ def test_any_container_and_type(convert: Any) -> None:
 
 def test_strata_of_few_samples_can_be_left_out() -> None:
     assert metrics.size_stratified_coverage(SETS, TARGET, at_least=2) == 0.0
-    with pytest.raises(ValueError, match="no stratum has 3 samples, the largest has 2: lower at_least"):
+    with pytest.raises(ValueError, match="at_least"):
         metrics.size_stratified_coverage(SETS, TARGET, at_least=3)
 
 
 @pytest.mark.parametrize(("call", "message"), [
-    (lambda: metrics.coverage(SETS * 0.5, TARGET), "sets must hold only 0 and 1, or booleans: pass the output"),
-    (lambda: metrics.coverage(SETS[0], TARGET), r"sets must have shape \(N, C\) with samples and classes, got \(4,\)"),
-    (lambda: metrics.mean_set_size(SETS[:0]), r"with samples and classes, got \(0, 4\)"),
-    (lambda: metrics.coverage(SETS, TARGET[:3]), r"target must have shape \(4,\) to match sets, got \(3,\)"),
-    (lambda: metrics.coverage(SETS, TARGET + 1), r"target must lie in 0..3 for 4 classes, got labels from 1 to 4"),
-    (lambda: metrics.group_coverage(SETS, TARGET, [1]), "groups must have one label for each of the 4 sets, got 1"),
+    (lambda: metrics.coverage(SETS * 0.5, TARGET), "only 0 and 1"),
+    (lambda: metrics.coverage(SETS[0], TARGET), r"\(N, C\) .*got \(4,\)"),
+    (lambda: metrics.mean_set_size(SETS[:0]), r"got \(0, 4\)"),
+    (lambda: metrics.coverage(SETS, TARGET[:3]), r"target .*got \(3,\)"),
+    (lambda: metrics.coverage(SETS, TARGET + 1), r"0\.\.3 .*from 1 to 4"),
+    (lambda: metrics.group_coverage(SETS, TARGET, [1]), "4 sets, got 1"),
     (lambda: metrics.size_stratified_coverage(SETS, TARGET, bounds=(3, 3)), "ascending"),
 ])  # fmt: skip
 def test_bad_input_is_explained(call: Any, message: str) -> None:

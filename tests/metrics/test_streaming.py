@@ -78,9 +78,9 @@ def test_probabilities_and_confidence_are_taken_on_request() -> None:
     by_pair = streaming.StreamingECE(takes="confidence")
     by_pair.update(p.max(1).values, p.argmax(1) == TARGET)
     assert by_class.compute() == by_pair.compute()
-    with pytest.raises(ValueError, match="takes must be one of"):
+    with pytest.raises(ValueError, match="takes"):
         streaming.StreamingECE(takes="anything")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="expected 3 classes, got 6"):
+    with pytest.raises(ValueError, match="3 classes, got 6"):
         streaming.StreamingClasswiseECE(3).update(LOGITS, TARGET)
     with pytest.raises(ValueError, match="sum to 1"):
         by_class.update(LOGITS.abs().clamp(0, 1), TARGET)

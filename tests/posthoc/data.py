@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from calibrant.posthoc import (
-    METHODS,
     BayesianBinning,
     BetaCalibration,
     Calibrator,
@@ -25,6 +24,7 @@ from calibrant.posthoc import (
     SplineCalibration,
     VennAbers,
 )
+from calibrant.posthoc.auto import METHODS
 from calibrant.posthoc.fit import Fitted
 from calibrant.posthoc.map import Part
 

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrant.posthoc import METHODS, AutoCalibration, auto
+from calibrant.posthoc import AutoCalibration, auto
+from calibrant.posthoc.auto import METHODS
 from calibrant.posthoc.cross_validation import HeldOut
 from calibrant.posthoc.solvers import brier_weights, mixture_weights
 from tests.posthoc.data import nll, overconfident

@@ -9,7 +9,6 @@ import torch
 
 from calibrant import frames
 from calibrant.posthoc import (
-    METHODS,
     Calibrator,
     ConformalClassifier,
     MultiLabelCalibration,
@@ -21,6 +20,7 @@ from calibrant.posthoc import (
     logits_from_probabilities,
     save,
 )
+from calibrant.posthoc.auto import METHODS
 from tests.frames import LIBRARIES, frame_of, series_of
 from tests.posthoc.data import overconfident
 

@@ -11,13 +11,13 @@ from torch import nn
 
 from calibrant.metrics import InputWarning
 from calibrant.posthoc import (
-    METHODS,
     Calibrator,
     EnsembleTemperatureScaling,
     TemperatureScaling,
     VectorScaling,
     logits_from_probabilities,
 )
+from calibrant.posthoc.auto import METHODS
 from tests.posthoc.data import CALIBRATORS, FIT, TARGET, TEST, TEST_TARGET, ece, nll, overconfident
 
 

@@ -8,7 +8,6 @@ import torch
 
 from calibrant.frames import Array
 from calibrant.posthoc import (
-    METHODS,
     AutoCalibration,
     ConformalClassifier,
     FitWarning,
@@ -19,6 +18,7 @@ from calibrant.posthoc import (
     VectorScaling,
     logits_from_probabilities,
 )
+from calibrant.posthoc.auto import METHODS
 from calibrant.posthoc.cross_validation import HeldOut
 from tests.posthoc.data import notices, overconfident
 from tests.real_data import real

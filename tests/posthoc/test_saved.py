@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 import calibrant
 from calibrant import posthoc
 from calibrant.posthoc import ConformalClassifier, MatrixScaling, TemperatureScaling
+from calibrant.posthoc.auto import METHODS
 from calibrant.posthoc.fit import Fitted
 from calibrant.posthoc.saved import KEY, kinds, read_header
 from tests.posthoc.data import CALIBRATORS, FIT, TARGET, TEST
@@ -76,7 +77,7 @@ def test_every_class_that_a_user_can_fit_can_be_saved() -> None:
     offered = {getattr(posthoc, name) for name in posthoc.__all__ if isinstance(getattr(posthoc, name), type)}
     fitted = {kind for kind in offered if issubclass(kind, Fitted) and not getattr(kind, "__abstractmethods__", None)}
     assert fitted <= set(kinds().values())
-    assert fitted >= set(posthoc.METHODS.values()) | {ConformalClassifier}
+    assert fitted >= set(METHODS.values()) | {ConformalClassifier}
 
 
 def test_the_header_says_what_the_file_is(path: Path) -> None:

@@ -167,7 +167,7 @@ def test_an_audit_shows_as_a_table_in_a_notebook() -> None:
     audit = report.audit("<model>", given, draws=20)
     assert audit.repair is not None
     page = audit._repr_html_()
-    assert page.startswith(f"<table><caption>&lt;model&gt;: {escape(report.verdict(audit))}</caption>")
+    assert page.startswith(f"<table><caption>&lt;model&gt;: {escape(audit.verdict)}</caption>")
     assert all(f">{score}</td>" in page for score in (*audit.scores, *audit.repair.scores))
     assert page.count("<tr>") == page.count("</tr>") > 0
     assert "<a>" not in page

@@ -25,7 +25,7 @@ def risks(
 
 
 def said_of(given: Predictions, draws: int = 1000) -> str:
-    return report.verdict(report.audit("model", given, draws=draws))
+    return report.audit("model", given, draws=draws).verdict
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def wrong_elsewhere() -> Predictions:
 
 def test_a_network_of_which_only_the_top_label_is_calibrated() -> None:
     found = report.audit("model", wrong_elsewhere(), draws=300)
-    said = report.verdict(found)
+    said = found.verdict
     assert not found.findings[0].rejected
     assert "in the top label are calibrated is not rejected" in said
     assert re.search(r"But the probabilities of [34] of 4 classes", said)
@@ -153,13 +153,13 @@ def test_what_recalibration_does_is_judged_by_the_test_then_by_smooth_ece(
     (view,) = views(after)
     judged = replace(rejected.repair.judgements[0], view=view, p_value=p_after)
     changed = replace(rejected, repair=replace(rejected.repair, judgements=(judged,)))
-    assert report.verdict(changed).endswith(f"Recalibration by {rejected.repair.description} {words}.")
+    assert changed.verdict.endswith(f"Recalibration by {rejected.repair.description} {words}.")
 
 
 @pytest.mark.slow_after(2)
 @pytest.mark.parametrize(("samples", "bins"), [(4000, None), (4000, 100_000), (300, None), (300, 5)])
 def test_the_exact_repair_is_one_whatever_the_bins(samples: int, bins: int | None) -> None:
-    said = report.verdict(report.audit("model", classifier(samples, sharpness=2.0), bins=bins, draws=200))
+    said = report.audit("model", classifier(samples, sharpness=2.0), bins=bins, draws=200).verdict
     assert f"repairs it, as far as {samples:,}" in said
 
 
@@ -171,8 +171,8 @@ def test_without_a_repair_the_verdict_says_why() -> None:
 
 def test_the_verdict_is_silent_about_a_repair_that_was_left_out() -> None:
     found = report.audit("model", classifier(300, sharpness=2.0), draws=50)
-    said = report.verdict(replace(found, repair=None, problem=""))
-    assert report.verdict(found).startswith(f"{said} Recalibration by ")
+    said = replace(found, repair=None, problem="").verdict
+    assert found.verdict.startswith(f"{said} Recalibration by ")
 
 
 def test_an_error_within_the_margin_is_accepted_even_if_it_is_rejected() -> None:
@@ -186,18 +186,18 @@ def test_recalibrated_one_hot_probabilities_come_with_a_caveat() -> None:
     said = np.arange(400) % 4
     target = np.where(np.arange(400) % 10 < 8, said, (said + 1) % 4)
     found = report.audit("model", metrics.predictions(probabilities=np.eye(4)[said], target=target), draws=50)
-    assert "exactly 1" in report.verdict(found)
+    assert "exactly 1" in found.verdict
     # Of logits nothing is lost, even where a confidence rounds to 1.
     sharp = metrics.predictions(logits=60 * np.eye(4)[said], target=target)
     assert (sharp.confidence == 1).all()
-    assert "exactly 1" not in report.verdict(report.audit("model", sharp, draws=50))
+    assert "exactly 1" not in report.audit("model", sharp, draws=50).verdict
 
 
 def test_an_error_that_the_test_does_not_confirm_is_reported() -> None:
     found = report.audit("model", confidences((0.9, 0.8, 500)), draws=50)
     unsure = replace(found, findings=(replace(found.findings[0], p_value=0.08),))
-    assert re.match(r"Over-confident by 10.00 points .* \(95 % interval 6.49 to 13.51\)", report.verdict(unsure))
-    assert "not rejected (p = 0.080)" in report.verdict(unsure)
+    assert re.match(r"Over-confident by 10.00 points .* \(95 % interval 6.49 to 13.51\)", unsure.verdict)
+    assert "not rejected (p = 0.080)" in unsure.verdict
 
 
 def test_labels_are_judged_one_by_one() -> None:
@@ -209,7 +209,7 @@ def test_labels_are_judged_one_by_one() -> None:
     audit = report.audit("tagger", given, draws=200)
     assert audit.task == "multi-label"
     assert [found.view.name for found in audit.findings if found.rejected] == ["owl"]
-    assert "1 of 3 labels are not calibrated" in report.verdict(audit)
+    assert "1 of 3 labels are not calibrated" in audit.verdict
 
 
 def test_a_repair_that_harms_what_was_right_says_so() -> None:
@@ -222,8 +222,8 @@ def test_a_repair_that_harms_what_was_right_says_so() -> None:
         replace(score, value=score.value + 0.02) if score.key == "ece" else score for score in found.scores
     ))  # fmt: skip
     harmed = replace(found, findings=(right, *found.findings[1:]), repair=replace(found.repair, scores=raised))
-    assert "but raises the ECE of the confidence in the top label from" in report.verdict(harmed)
-    assert "raises the ECE" not in report.verdict(replace(found, findings=(right, *found.findings[1:])))
+    assert "but raises the ECE of the confidence in the top label from" in harmed.verdict
+    assert "raises the ECE" not in replace(found, findings=(right, *found.findings[1:])).verdict
 
 
 def test_a_repair_of_all_samples_is_not_called_one_of_groups() -> None:
@@ -232,8 +232,8 @@ def test_a_repair_of_all_samples_is_not_called_one_of_groups() -> None:
     given = metrics.predictions(probabilities=risk, target=rng.random(3000) < risk**2)
     found = report.audit("model", given, draws=50)
     groups = metrics.calibration_by_group(found.judged, groups=np.arange(3000) % 2)
-    assert "(cross-fitted)." in report.verdict(found)
-    assert "groups and times were not tested again" in report.verdict(replace(found, groups=groups))
+    assert "(cross-fitted)." in found.verdict
+    assert "groups and times were not tested again" in replace(found, groups=groups).verdict
 
 
 @pytest.mark.parametrize("samples", [3, 29, 30])
@@ -245,7 +245,7 @@ def test_few_samples_are_said_to_be_few(samples: int) -> None:
 def test_what_few_samples_cannot_rule_out_is_no_less_than_the_interval_of_the_gap() -> None:
     found = report.audit("model", risks(lambda p: p, 0.1, 0.9, samples=8), draws=50)
     gap = found.intervals["gap"]
-    told = re.search(r"cannot rule out an average error of ([\d.]+) points", report.verdict(found))
+    told = re.search(r"cannot rule out an average error of ([\d.]+) points", found.verdict)
     assert told is not None
     assert float(told[1]) >= round(100 * max(abs(gap.low), abs(gap.high)), 2)
 
@@ -254,6 +254,7 @@ def test_a_recalibration_that_changes_nothing_is_not_said_to_help() -> None:
     found = report.audit("model", risks(lambda p: p + 0.08, 0.1, 0.9, samples=2000), draws=50)
     assert found.repair is not None
     same = replace(found.repair, predictions=found.predictions, judgements=judge(found.predictions, draws=50))
-    assert "cannot be shown to help: fitted on one half, it leaves the other as it is." in report.verdict(
-        replace(found, repair=same)
+    assert (
+        "cannot be shown to help: fitted on one half, it leaves the other as it is."
+        in replace(found, repair=same).verdict
     )

@@ -12,7 +12,8 @@ from sklearn.model_selection import GridSearchCV, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from calibrant.posthoc import METHODS, TemperatureScaling, logits_from_probabilities
+from calibrant.posthoc import TemperatureScaling, logits_from_probabilities
+from calibrant.posthoc.auto import METHODS
 from calibrant.sklearn import PredictionCalibrator
 
 Array = npt.NDArray[Any]

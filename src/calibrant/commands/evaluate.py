@@ -33,7 +33,7 @@ from calibrant.metrics import compare
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.intervals import Comparison
 from calibrant.metrics.predictions import Predictions
-from calibrant.report import audit, verdict
+from calibrant.report import audit
 from calibrant.report.audit import Audit, audit_table
 from calibrant.report.statistics import weights_of
 
@@ -200,7 +200,7 @@ def _not_comparable(a: Predictions, b: Predictions) -> str:
 
 def _show(audits: list[Audit], compared: Sequence[Compared], console: Console) -> None:
     for one in audits:
-        say(console, f"[bold]{plain(one.name)}[/]: {plain(verdict(one))}", markup=True)
+        say(console, f"[bold]{plain(one.name)}[/]: {plain(one.verdict)}", markup=True)
     if len(audits) == 1:
         print_audit(console, audits[0])
     else:

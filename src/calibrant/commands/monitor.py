@@ -12,10 +12,9 @@ import numpy as np
 
 from calibrant.files import FileError, Source, digest, naming, read_source, whole_or_not_at_all
 from calibrant.files.layout import Columns
-from calibrant.metrics import METRICS, calibration_by_group, calibration_change, calibration_over_time
+from calibrant.metrics import calibration_by_group, calibration_change, calibration_over_time
 from calibrant.metrics.predictions import views
-from calibrant.metrics.registry import number
-from calibrant.report import verdict
+from calibrant.metrics.registry import METRICS, number
 from calibrant.report.audit import Audit
 
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
@@ -222,5 +221,5 @@ def _row(audit: Audit, file: Path) -> dict[str, Any]:
         "groups_rejected": 0 if audit.groups is None else len(audit.groups.rejected),
         "baseline_p_value": float("nan") if change is None else float(change.p_value),
         "worse_than_baseline": False if change is None else change.worse,
-        "verdict": verdict(audit),
+        "verdict": audit.verdict,
     }

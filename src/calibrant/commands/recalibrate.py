@@ -37,7 +37,6 @@ from calibrant.files.layout import Columns
 from calibrant.metrics import InputWarning, predictions
 from calibrant.metrics.evaluate import Scores
 from calibrant.posthoc import (
-    METHODS,
     AutoCalibration,
     Calibrator,
     ConformalClassifier,
@@ -48,6 +47,7 @@ from calibrant.posthoc import (
     logits_from_probabilities,
 )
 from calibrant.posthoc import save as save_calibrator
+from calibrant.posthoc.auto import METHODS
 from calibrant.posthoc.map import Affine, Logits
 from calibrant.posthoc.prior import Estimate
 from calibrant.posthoc.saved import read_header

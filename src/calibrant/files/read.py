@@ -351,7 +351,10 @@ def _checked(source: Source, layout: Layout, names: Columns) -> Source:
         notices += cells.constant_label(label, labels.ravel(), of_classes)
         if labels.ndim == 1 and not order_is_known and count == 2:
             notices += cells.looks_like_the_other_class(kind, values, labels, of_classes, option)
-    return replace(source.noting(*notices), values=values, labels=labels, names=of_classes)
+    checked = replace(source.noting(*notices), values=values, labels=labels, names=of_classes)
+    if several:
+        checked.predictions()  # says that a target is one-hot, before a command says that it has several labels
+    return checked
 
 
 def notices_of_start(path: Path, names: Columns, rows: int = 1000) -> tuple[str, ...]:

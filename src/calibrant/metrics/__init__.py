@@ -22,7 +22,6 @@ from calibrant.metrics.intervals import compare, confidence_interval, equivalenc
 from calibrant.metrics.kernel import mmce_unbiased, skce
 from calibrant.metrics.predictions import Predictions, predictions
 from calibrant.metrics.proper import accuracy, aurc, brier, brier_top, gap, log_loss, mean_confidence
-from calibrant.metrics.registry import METRICS
 from calibrant.metrics.sets import (
     coverage,
     group_coverage,
@@ -33,7 +32,6 @@ from calibrant.metrics.smooth import integrated_calibration_index, smooth_ece
 from calibrant.metrics.tests import calibration_test, judge
 
 __all__ = [
-    "METRICS",
     "InputWarning",
     "Predictions",
     "accuracy",

@@ -71,6 +71,7 @@ class Score:
         return metric.format(self.value, signed=metric.signed)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Scores:
     """The scores of one model: ``scores["ece"]`` or ``scores.ece``, printed as a table.
 
@@ -81,38 +82,34 @@ class Scores:
         task: ``"confidence"``, ``"binary"``, ``"multi-class"`` or ``"multi-label"``.
     """
 
-    def __init__(
-        self, samples: int, classes: int | None, entries: tuple[Score, ...], task: Task = "multi-class"
-    ) -> None:
-        self.samples = samples
-        self.classes = classes
-        self.entries = entries
-        self.task = task
-        self._values = {entry.key: entry.value for entry in entries}
+    samples: int
+    classes: int | None
+    entries: tuple[Score, ...]
+    task: Task = "multi-class"
 
     def __getitem__(self, key: str) -> float:
-        if key not in self._values:
-            raise KeyError(f"no score {key!r}; there are {', '.join(self._values)}")
-        return self._values[key]
+        for entry in self.entries:
+            if entry.key == key:
+                return entry.value
+        raise KeyError(f"no score {key!r}; there are {', '.join(self.keys())}")
 
     def keys(self) -> tuple[str, ...]:
         """The scores' keys, so that ``dict(scores)`` is a plain dictionary of them."""
-        return tuple(self._values)
+        return tuple(entry.key for entry in self.entries)
 
     def __getattr__(self, key: str) -> float:
-        values = self.__dict__.get("_values", {})
-        if key in values:
-            return float(values[key])
-        raise AttributeError(f"no score {key!r}; there are {', '.join(values)}")
+        if "entries" in self.__dict__ and key in self.keys():  # a copy has no entries at first
+            return self[key]
+        raise AttributeError(f"no score or attribute {key!r}")
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self._values]
+        return [*super().__dir__(), *self.keys()]
 
     def __iter__(self) -> Iterator[Score]:
         return iter(self.entries)
 
     def __contains__(self, key: str) -> bool:
-        return key in self._values
+        return key in self.keys()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON: counts, and each score with its convention."""

@@ -32,7 +32,7 @@ from calibrant.metrics.scale_pairs import Query, Source, find_pairs
 from calibrant.metrics.scale_sql import Dialect, Pairs, Sums
 from calibrant.metrics.ties import Ties
 
-__all__ = ["Statistics", "statistics_duckdb", "statistics_spark"]
+__all__ = ["statistics_duckdb", "statistics_spark"]
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -70,7 +70,7 @@ class ClassSums(NamedTuple):
 
 @dataclass(frozen=True)
 class Statistics:
-    """Calibration of a set of predictions: the scores of ``metrics.METRICS`` that SQL computes, under their names.
+    """Calibration of a set of predictions: the scores of ``metrics`` that SQL computes, under their names.
 
     Attributes:
         samples: Number N of predictions.

@@ -69,9 +69,9 @@ class StreamingMetric(Metric):
         """Check a batch."""
         if self.takes == "confidence":
             return predictions(first, second)
-        return predictions(logits=first, target=second) if self.takes == "logits" else predictions(
-            probabilities=first, target=second
-        )  # fmt: skip
+        if self.takes == "logits":
+            return predictions(logits=first, target=second)
+        return predictions(probabilities=first, target=second)
 
 
 class StreamingECE(StreamingMetric):

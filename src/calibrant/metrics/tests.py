@@ -109,7 +109,7 @@ def calibration_test(
         confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``; or checked predictions.
         correct: 1 or True where the prediction is right, same shape.
         metric: Name of a function of :mod:`calibrant.metrics`, such as ``"ece"`` or ``"smooth_ece"``; the keys of
-            ``metrics.METRICS`` list all. Or the function itself; or your own function of
+            ``calibrant.metrics.registry`` list all. Or the function itself; or your own function of
             :class:`~calibrant.metrics.Predictions` that grows as calibration gets worse.
         draws: Number of data sets to draw. The smallest possible p-value is ``1 / (1 + draws)``.
         seed: Seed of the draws: the same seed gives the same result.

@@ -8,7 +8,6 @@ from calibrant.posthoc.affine import (
     StructuredVectorScaling,
     VectorScaling,
 )
-from calibrant.posthoc.auto import METHODS as METHODS
 from calibrant.posthoc.auto import AutoCalibration
 from calibrant.posthoc.binning import BayesianBinning, HistogramBinning, SplineCalibration
 from calibrant.posthoc.conformal import ConformalClassifier

@@ -34,7 +34,7 @@ class MultiLabelCalibration(Fitted):
     .. math:: \hat p_k = c_k(\sigma(l_k))
 
     Args:
-        method: Name of the method in ``posthoc.METHODS``, which is fitted once for each label.
+        method: Name of the method in ``calibrant.posthoc.auto``, which is fitted once for each label.
 
     Attributes:
         calibrators: The fitted calibrators, one per label.

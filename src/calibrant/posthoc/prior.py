@@ -48,7 +48,7 @@ class PriorShift(Calibrator):
 
     Args:
         prior: Frequency of each class where the calibrator is used; None for those of the held-out data.
-        method: Name of the calibrator in ``posthoc.METHODS`` that comes first.
+        method: Name of the calibrator in ``calibrant.posthoc.auto`` that comes first.
 
     Attributes:
         source_: Frequencies of the classes in the held-out data, mixed with a share of 1 / (n + 1) of equal ones.

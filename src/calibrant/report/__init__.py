@@ -4,14 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from calibrant.report.audit import audit
-from calibrant.report.verdict import verdict
 
 if TYPE_CHECKING:
     from calibrant.report import figures as figures
     from calibrant.report.page import write_report
     from calibrant.report.tracking import log_mlflow, log_wandb
 
-__all__ = ["audit", "log_mlflow", "log_wandb", "verdict", "write_report"]
+__all__ = ["audit", "log_mlflow", "log_wandb", "write_report"]
 
 # Imported when they are used: matplotlib and jinja2 are an extra, and a verdict does not need them.
 LATER = {"figures": "figures", "log_mlflow": "tracking", "log_wandb": "tracking", "write_report": "page"}

@@ -28,7 +28,7 @@ from calibrant.report.statistics import (
     score_of_risk,
     scores_of,
 )
-from calibrant.report.verdict import verdict
+from calibrant.report.verdict import verdict_of
 
 # Samples times draws of the interval of ECE: beyond, fewer draws are made, but no fewer than 200.
 MOST_DRAWN, FEWEST_DRAWS = 2 * 10**7, 200
@@ -127,12 +127,17 @@ class Audit:
         """Pairs of the first view: what gap, ECE and the reliability diagram are about; of labels all pairs."""
         return self.predictions if self.task == "multi-label" else self.findings[0].view.pairs
 
+    @property
+    def verdict(self) -> str:
+        """The audit in a few sentences: how wrong it is, how certain that is, and whether recalibration helps."""
+        return verdict_of(self)
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, ready for JSON."""
         groups, over_time, change = self.groups, self.over_time, self.change
         return {
             "name": self.name,
-            "verdict": verdict(self),
+            "verdict": self.verdict,
             "task": self.task,
             **self.scores.to_dict(),
             "intervals": {key: asdict(found) for key, found in self.intervals.items()},
@@ -151,7 +156,7 @@ class Audit:
         after = [""] * len(self.scores.entries) if self.repair is None else list(map(str, self.repair.scores))
         rows = [(e.label, str(e), new, e.convention) for e, new in zip(self.scores, after, strict=True)]
         header = ("score", "value", "recalibrated", "convention")
-        return html_table(f"{self.name}: {verdict(self)}", header, rows, right=(1, 2))
+        return html_table(f"{self.name}: {self.verdict}", header, rows, right=(1, 2))
 
 
 def audit(

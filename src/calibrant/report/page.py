@@ -13,13 +13,12 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from calibrant.files import write_whole
-from calibrant.metrics import METRICS
 from calibrant.metrics.binned import CONVENTIONS
 from calibrant.metrics.closed_form import p_value
 from calibrant.metrics.evaluate import Score
 from calibrant.metrics.intervals import Comparison, Interval
 from calibrant.metrics.proper import came_true, mean_confidence
-from calibrant.metrics.registry import for_task
+from calibrant.metrics.registry import METRICS, for_task
 from calibrant.metrics.registry import label as measure
 from calibrant.metrics.registry import number as measured
 from calibrant.report.audit import Audit
@@ -27,7 +26,7 @@ from calibrant.report.figures import classwise_plot, cumulative_plot, groups_plo
 from calibrant.report.formats import NO_BREAK, as_sentence, bare_p, clean, counted, percent, sentence
 from calibrant.report.statistics import LOSS_NAMES, MOST_ROWS, class_rows, floor_note
 from calibrant.report.style import inline_svg, same_axes
-from calibrant.report.verdict import caveat, verdict
+from calibrant.report.verdict import caveat
 
 # Two names, and their comparison, or the reason why they are not compared.
 Compared = tuple[str, str, Comparison | str]
@@ -193,7 +192,7 @@ def _model(audit: Audit, figures: dict[str, Markup]) -> dict[str, Any]:
         "audit": audit,
         "name": audit.name,
         "event": _event(audit),
-        "verdict": verdict(audit),
+        "verdict": audit.verdict,
         "figures": figures,
         "facts": list(_facts(audit)),
         "tests": [] if audit.task == "multi-label" else list(_tests(audit)),

@@ -18,6 +18,7 @@ from calibrant.metrics.evaluate import Score, Scores
 from calibrant.metrics.intervals import Interval
 from calibrant.metrics.predictions import Predictions, View, name_of, views
 from calibrant.metrics.proper import SMALLEST_PROBABILITY, log_losses
+from calibrant.metrics.registry import METRICS
 
 # Two-sided 95 % of a normal distribution, in standard errors.
 ERRORS = 1.959964
@@ -42,7 +43,7 @@ def scores_of(given: Predictions, bins: int | None = None, convention: Conventio
     of_risk = metrics.evaluate(risk, bins=bins, convention=convention)
 
     def entry(one: Score, other: Score) -> Score:
-        of_top_label = one.key in OF_TOP_LABEL or metrics.METRICS[one.key].of_classes
+        of_top_label = one.key in OF_TOP_LABEL or METRICS[one.key].of_classes
         return one if of_top_label else score_of_risk(other, given.names)
 
     return Scores(scores.samples, scores.classes, tuple(map(entry, scores, of_risk)))

@@ -23,7 +23,7 @@ LEAST_HARM, LONGEST = 0.005, 60
 FEW, ENOUGH = 30, 100
 
 
-def verdict(audit: "Audit") -> str:
+def verdict_of(audit: "Audit") -> str:
     """Say how wrong the stated probabilities are, how certain that is, and whether recalibration helps.
 
     What is judged is named: the risk of class 1, the top label, each class or label, the confidence. An error is
@@ -41,7 +41,7 @@ def verdict(audit: "Audit") -> str:
         >>> generator = np.random.default_rng(0)
         >>> risk = generator.uniform(0.02, 0.48, 10_000)
         >>> given = metrics.predictions(probabilities=risk, target=generator.random(10_000) < risk / 2)
-        >>> for sentence in report.verdict(report.audit("model", given)).split(". ")[:2]:
+        >>> for sentence in report.audit("model", given).verdict.split(". ")[:2]:
         ...     print(sentence)
         Risks of class 1 are overstated by a factor of 2.05 (95 % interval 1.95 to 2.16)
         The hypothesis that these risks are calibrated is rejected (p < 0.001)

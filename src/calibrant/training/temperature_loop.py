@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -372,7 +373,7 @@ def _entropy(target: Tensor, weight: Tensor | None) -> float:
 def gathered(data: Classification, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """The samples that count, of all ranks, on the CPU."""
     logits, target, mask = data.logits, data.target, data.mask
-    if distributed.is_distributed():
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         weights = torch.ones_like(logits[:, 0]) if weight is None else weight.to(logits.dtype)
         columns, mask = distributed.gather_samples((*logits.T, target.to(logits.dtype), weights), mask)
         logits, target = torch.stack(columns[:-2], 1), columns[-2].long()

@@ -224,7 +224,6 @@ def rewritten(**changes: Any) -> Any:
     ("name", "damage", "token"),
     [
         (kept.RESULT, lambda text: text[:40], "JSON"),
-        (kept.RESULT, lambda text: "", "JSON"),
         (kept.RESULT, lambda text: "[]", "list"),
         (kept.RESULT, lambda text: '{"validation": {}}', "'test'"),
         (kept.RESULT, rewritten(validation={"accuracy": "high", "ece": 0}), "'high'"),
@@ -232,7 +231,6 @@ def rewritten(**changes: Any) -> Any:
         (kept.CONFIGURATION, lambda text: "{", "JSON"),
         (kept.CONFIGURATION, lambda text: "{}", "'recipe'"),
         (kept.CONFIGURATION, rewritten(options={"weight": "much"}), "weight"),
-        (kept.CONFIGURATION, rewritten(settings={"epochs": "many"}), "epochs"),
         (kept.CONFIGURATION, rewritten(options={"weight": 7.0}), "name"),
     ],
 )
