@@ -268,7 +268,7 @@ def test_separable_data_stays_finite(kind: type[VectorScaling] | type[MatrixScal
 @pytest.mark.parametrize("kind", [VectorScaling, MatrixScaling, DirichletCalibration])
 def test_logits_that_overflow_are_refused(kind: type[VectorScaling] | type[MatrixScaling]) -> None:
     logits, target = overconfident(50, 3, 1.0, seed=8)
-    with pytest.raises(ValueError, match="overflows: scale the logits to a sensible range"):
+    with pytest.raises(ValueError, match="overflows"):
         (kind() if kind is VectorScaling else kind(1.0, 1.0)).fit(logits * 1e300, target)  # type: ignore[call-arg, arg-type]
 
 
@@ -291,6 +291,6 @@ def test_bad_options_are_named(options: dict[str, float], message: str) -> None:
 
 
 def test_too_few_samples_to_cross_validate_get_a_fixed_prior() -> None:
-    with pytest.warns(FitWarning, match="2 samples are too few to cross-validate: penalties are those of a fixed"):
+    with pytest.warns(FitWarning, match="too few to cross-validate"):
         fitted = MatrixScaling().fit(torch.eye(2), torch.tensor([0, 0]))
     assert fitted.chosen_penalties_ == (2.0, 2.0)

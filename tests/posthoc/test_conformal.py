@@ -154,7 +154,7 @@ def test_a_cast_does_not_void_coverage_where_scores_tie(cast: torch.dtype) -> No
 def test_nothing_is_told_before_fitting() -> None:
     conformal, logits = ConformalClassifier(), torch.zeros(1, 3)
     for use in (lambda: conformal.quantile_, lambda: conformal(logits), lambda: conformal.predict_set(logits)):
-        with pytest.raises(RuntimeError, match=r"ConformalClassifier is not fitted: call fit\(logits, target\)"):
+        with pytest.raises(RuntimeError, match="not fitted"):
             use()
 
 
@@ -201,7 +201,7 @@ def test_bad_options_are_named(options: dict[str, Any], error: type[Exception], 
 
 
 def test_tuning_needs_two_samples() -> None:
-    with pytest.raises(ValueError, match="tuning needs at least 2 samples, got 1"):
+    with pytest.raises(ValueError, match="at least 2"):
         ConformalClassifier("raps", penalty="tune").fit(torch.zeros(1, 3), torch.tensor([0]))
 
 

@@ -170,7 +170,7 @@ def test_groups_may_have_any_container_and_label() -> None:
 def test_an_unknown_group_gets_every_class_and_a_warning() -> None:
     logits, target, groups = unequal(1200, seed=3)
     conformal = ConformalClassifier(coverage="group-conditional").fit(logits, target, groups=groups)
-    with pytest.warns(FitWarning, match=r"^1 group had no samples in fit, so that the sets hold all classes: 5$"):
+    with pytest.warns(FitWarning, match=r"^1 group .*: 5$"):
         sets = conformal.predict_set(logits[:3], groups=[0, 5, 1])
     assert sets[1].all()
     assert torch.equal(sets[[0, 2]], conformal.predict_set(logits[[0, 2]], groups=[0, 1]))
@@ -202,10 +202,10 @@ def test_bad_groups_are_explained(groups: Any, error: type[Exception], message: 
 def test_groups_where_none_are_used_are_refused() -> None:
     logits, target = overconfident(300, 3, 1.0, seed=0)
     conformal = ConformalClassifier()
-    with pytest.raises(ValueError, match="marginal sets do not use groups: leave them out, or use coverage="):
+    with pytest.raises(ValueError, match="do not use groups"):
         conformal.fit(logits, target, groups=target)
     conformal.fit(logits, target)
-    with pytest.raises(ValueError, match="marginal sets do not use groups"):
+    with pytest.raises(ValueError, match="do not use groups"):
         conformal.predict_set(logits, groups=target)
     by_group = ConformalClassifier(coverage="group-conditional").fit(logits, target, groups=[0] * 300)
     for sets, more in ((conformal, (target,)), (by_group, ())):
@@ -213,9 +213,9 @@ def test_groups_where_none_are_used_are_refused() -> None:
             sets.module()(logits, *more)
     with pytest.raises(ValueError, match="pass groups="):
         by_group.predict_set(logits)
-    with pytest.raises(TypeError, match="group-conditional sets have one threshold for each: use quantiles_"):
+    with pytest.raises(TypeError, match="use quantiles_"):
         _ = by_group.quantile_
-    with pytest.raises(TypeError, match="marginal sets have one threshold: use quantile_"):
+    with pytest.raises(TypeError, match="use quantile_"):
         _ = conformal.quantiles_
 
 
@@ -235,7 +235,7 @@ def test_a_fit_that_fails_leaves_the_sets_as_they_were() -> None:
     logits, target, groups = unequal(1000, seed=7)
     conformal = ConformalClassifier(coverage="group-conditional").fit(logits, target, groups=groups)
     before = conformal.quantiles_
-    with pytest.raises(ValueError, match="labels from 5 to 9"):
+    with pytest.raises(ValueError, match="5 to 9"):
         conformal.fit(logits, target + 5, groups=["x"] * 1000)
     assert conformal.quantiles_ == before
     assert conformal.fit(logits, target, groups=groups).quantiles_ == before

@@ -234,11 +234,11 @@ def test_multi_label_is_one_binary_calibrator_per_label(name: str, tmp_path: Pat
 
 
 def test_multi_label_misuse_is_explained() -> None:
-    with pytest.raises(ValueError, match="one class per sample"):
+    with pytest.raises(ValueError, match="class per sample"):
         MultiLabelCalibration().fit(LOGITS, TARGET)
     with pytest.raises(RuntimeError, match="not fitted"):
         MultiLabelCalibration().predict_proba(LOGITS)
-    with pytest.raises(ValueError, match="method must be one of 'auto'"):
+    with pytest.raises(ValueError, match="'auto'"):
         MultiLabelCalibration("sigmoid")
     fitted = MultiLabelCalibration().fit(LOGITS, torch.eye(3).long()[TARGET])
     with pytest.raises(ValueError, match="fitted on 3 labels"):

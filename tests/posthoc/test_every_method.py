@@ -115,7 +115,7 @@ def test_ignored_samples_do_not_count(name: str) -> None:
 ])  # fmt: skip
 def test_logits_that_do_not_fit_are_refused(logits: Any, error: type[Exception], token: str) -> None:
     for name in ("temperature", "isotonic", "auto"):
-        with pytest.raises(RuntimeError, match=r"is not fitted: call fit\(logits, target\)"):
+        with pytest.raises(RuntimeError, match="not fitted"):
             CALIBRATORS[name]().predict_proba(logits)
         for call in (fitted(name).predict_proba, fitted(name)):
             with pytest.raises(error, match=token):
@@ -185,7 +185,7 @@ def test_nothing_is_told_before_fitting() -> None:
         (TemperatureScaling(), "temperature_"), (EnsembleTemperatureScaling(), "temperature_"),
         (EnsembleTemperatureScaling(), "weights_"),
     ]:  # fmt: skip
-        with pytest.raises(AttributeError, match=r"is not fitted: call fit\(logits, target\)"):
+        with pytest.raises(AttributeError, match="not fitted"):
             getattr(unfitted, attribute)
 
 
@@ -230,18 +230,18 @@ def test_folded_layer_gives_calibrated_logits(name: str, bias: bool, outputs: in
 
 def test_folding_into_the_wrong_layer_is_explained() -> None:
     scaling = VectorScaling().fit(FIT, TARGET)
-    with pytest.raises(ValueError, match="fitted on 4 classes, got a layer with 7 outputs: pass the layer"):
+    with pytest.raises(ValueError, match="7 outputs"):
         scaling.fold_into(nn.Linear(3, 7))
-    with pytest.raises(ValueError, match="fitted on 4 classes, got a layer with 1 output:"):
+    with pytest.raises(ValueError, match="1 output:"):
         scaling.fold_into(nn.Linear(3, 1))
-    with pytest.raises(TypeError, match=r"folds into a torch.nn.Linear, got ReLU"):
+    with pytest.raises(TypeError, match="got ReLU"):
         scaling.fold_into(nn.ReLU())  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="not fitted"):
         TemperatureScaling().fold_into(nn.Linear(3, 4))
 
 
 def test_a_softmax_over_one_class_is_recognised() -> None:
-    with pytest.warns(InputWarning, match="every probability of class 1 is 1, probably by a softmax over one class"):
+    with pytest.warns(InputWarning, match="over one class"):
         logits_from_probabilities(FIT[:, :1].softmax(1))
 
 
@@ -260,5 +260,5 @@ def test_probabilities_become_logits_and_come_back() -> None:
         logits_from_probabilities(FIT.softmax(1) / 2)
     with pytest.raises(ValueError, match=r"must lie in \[0, 1\]"):
         logits_from_probabilities(FIT[:, 0])
-    with pytest.raises(ValueError, match=r"shape \(N, C\), or \(N,\) or \(N, 1\) if binary, got \(1, 2, 2\)"):
+    with pytest.raises(ValueError, match=r"got \(1, 2, 2\)"):
         logits_from_probabilities(torch.full((1, 2, 2), 0.5))

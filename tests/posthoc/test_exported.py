@@ -123,7 +123,7 @@ def test_sets_of_groups_take_positions(runtime: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("score", ["aps", "raps"])
 def test_randomised_sets_are_refused_before_the_export(score: Any, runtime: Any, tmp_path: Path) -> None:
     conformal = ConformalClassifier(score).fit(FIT, TARGET)
-    with pytest.raises(ValueError, match="fit with randomized=False to export"):
+    with pytest.raises(ValueError, match="randomized=False"):
         posthoc.to_onnx(conformal, tmp_path / "sets.onnx")
     assert not list(tmp_path.iterdir())
 
@@ -139,7 +139,7 @@ def test_binary_input_is_zeros_and_the_logit(runtime: Any, tmp_path: Path) -> No
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(ModuleNotFoundError, match=r"ONNX export needs onnx: pip install 'calibrant\[onnx\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"calibrant\[onnx\]"):
         posthoc.to_onnx(TemperatureScaling().fit(FIT, TARGET), tmp_path / "calibrator.onnx")
 
 

@@ -26,15 +26,6 @@ def test_temperature_of_scikit_learn() -> None:
     assert TemperatureScaling().fit(LOGITS, TARGET).temperature_ == pytest.approx(1 / float(theirs.beta_), rel=1e-5)
 
 
-def test_temperature_of_probmetrics() -> None:
-    pytest.importorskip("probmetrics.calibrators.temperature_scaling")
-    from probmetrics.calibrators.temperature_scaling import TemperatureScalingCalibrator
-    from probmetrics.distributions import CategoricalLogits
-
-    theirs = TemperatureScalingCalibrator().fit_torch(CategoricalLogits(LOGITS), TARGET)
-    assert TemperatureScaling().fit(LOGITS, TARGET).temperature_ == pytest.approx(1 / theirs.invtemp_, rel=1e-6)
-
-
 def test_beta_of_betacal() -> None:
     betacal = pytest.importorskip("betacal")
     z = ODDS.sigmoid().numpy()

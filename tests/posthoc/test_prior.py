@@ -95,7 +95,7 @@ def test_adapted_frequencies_are_saved(tmp_path_factory: pytest.TempPathFactory)
 def test_few_samples_and_classes_that_look_alike_are_told() -> None:
     shift = fitted()
     logits, _, _ = gaussians(NEW, 50, seed=1)
-    with pytest.warns(FitWarning, match="50 samples are few to estimate"):
+    with pytest.warns(FitWarning, match="50 samples"):
         shift.adapt(logits)
     blind = PriorShift(method="temperature").fit(np.zeros((300, 2)), np.arange(300) % 2)
     with pytest.warns(FitWarning, match="hardly be separated"):
@@ -118,7 +118,7 @@ def test_frequencies_are_checked(prior: list[float], message: str) -> None:
 
 def test_the_number_of_frequencies_is_that_of_the_classes() -> None:
     logits, target, _ = gaussians(OLD, 100, seed=0)
-    with pytest.raises(ValueError, match="each of the 3 classes, got 2"):
+    with pytest.raises(ValueError, match="3 classes, got 2"):
         PriorShift([0.5, 0.5]).fit(logits, target)
     with pytest.raises(ValueError, match="at least 1 sample"):
         fitted().adapt(np.zeros((0, 3)))

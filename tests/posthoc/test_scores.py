@@ -119,16 +119,6 @@ def test_an_empty_bin_gives_its_middle() -> None:
     assert after[:, 1].tolist() == pytest.approx([0.625, 0.375])
 
 
-@pytest.mark.parametrize("tied", [False, True])
-def test_isotonic_agrees_with_scikit_learn(tied: bool) -> None:
-    isotonic = pytest.importorskip("sklearn.isotonic")
-    logits, target = binary(500, seed=5, tied=tied)
-    exact = isotonic.IsotonicRegression(out_of_bounds="clip").fit(logits.sigmoid().numpy(), target.numpy())
-    new = torch.linspace(-9, 9, 301, dtype=torch.float64)
-    found = IsotonicCalibration(strict=True).fit(logits, target).predict_proba(new)[:, 1]
-    np.testing.assert_allclose(found.numpy(), exact.predict(new.sigmoid().numpy()), atol=1e-12)
-
-
 def bayesian_binning(z: Array, hits: npt.NDArray[np.int64], new: Array) -> Array:
     """Naeini et al. 2015, loop by loop: all models, none left out."""
     n = len(z)

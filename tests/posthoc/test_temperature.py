@@ -98,16 +98,14 @@ def test_ordered_by_a_constant_shift_nothing_changes() -> None:
 
 def test_no_finite_temperature_is_explained() -> None:
     logits, _ = overconfident(200, 5, 1.0, seed=4)
-    with pytest.raises(
-        ValueError, match=r"prediction is right or tied for the top, so the best temperature is 0 .* fit on"
-    ):
+    with pytest.raises(ValueError, match="best temperature is 0"):
         TemperatureScaling(strict=True).fit(logits, logits.argmax(1))
-    with pytest.raises(ValueError, match=r"no better than chance, so the best temperature is infinite: check that"):
+    with pytest.raises(ValueError, match="temperature is infinite"):
         TemperatureScaling(strict=True).fit(logits, logits.argmin(1))
     tied = torch.tensor([[1.0, 1.0, 0.0]]).repeat(10, 1)
-    with pytest.raises(ValueError, match="right or tied for the top"):
+    with pytest.raises(ValueError, match="tied for"):
         TemperatureScaling(strict=True).fit(tied, torch.arange(10) % 2)
-    with pytest.raises(ValueError, match="logits of every held-out sample are all equal, so no temperature"):
+    with pytest.raises(ValueError, match="all equal"):
         TemperatureScaling(strict=True).fit(torch.arange(10.0).unsqueeze(1).expand(10, 3), torch.arange(10) % 3)
     with pytest.raises(ValueError, match=r"beyond exp\(80\)"):
         TemperatureScaling(strict=True).fit(

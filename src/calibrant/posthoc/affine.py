@@ -188,14 +188,8 @@ class DirichletCalibration(MatrixScaling):
     .. math:: \hat p = \mathrm{softmax}(W \ln \mathrm{softmax}(l) + b)
 
     This is the correct map if the probabilities of each class are Dirichlet distributed; for two classes it is beta
-    calibration. Unlike matrix scaling it does not depend on a common shift of all logits of a sample. Options and
+    calibration. Unlike matrix scaling it does not depend on a common shift of all logits of a sample. Arguments and
     solver are those of :class:`MatrixScaling`.
-
-    Args:
-        off_diagonal_penalty: :math:`\lambda`, or ``"cv"``.
-        bias_penalty: :math:`\mu`, or ``"cv"``.
-        folds: Number of folds of the cross-validation.
-        strict: No mixing with the uniform distribution; see :class:`Calibrator`.
 
     References:
         Kull, Perello-Nieto, Kängsepp, Silva Filho, Song, Flach, "Beyond temperature scaling: Obtaining

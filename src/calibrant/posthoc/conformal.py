@@ -146,7 +146,7 @@ class ConformalClassifier(Fitted):
         self.seed = int(seed)
         self.groups_: tuple[Group, ...] = ()
         # Of the fit under way: the groups of its samples, and the number of samples of each threshold.
-        self._given_groups: list[Group] = []
+        self._groups_of_fit: list[Group] = []
         self._counts: list[int] = []
 
     @property
@@ -209,11 +209,11 @@ class ConformalClassifier(Fitted):
         used = np.ones(len(labels), dtype=bool) if ignore_index is None else labels != ignore_index
         if groups is not None:
             given = group_labels(groups, len(labels))
-            self._given_groups = [label for label, use in zip(given, used.tolist(), strict=True) if use]
+            self._groups_of_fit = [label for label, use in zip(given, used.tolist(), strict=True) if use]
         try:
             return super().fit(logits, target, ignore_index=ignore_index, classes=classes)
         finally:
-            self._given_groups = []
+            self._groups_of_fit = []
 
     def examine(self, data: HeldOut) -> None:
         """Add notices about thresholds from few samples, and classes without samples."""
@@ -235,12 +235,12 @@ class ConformalClassifier(Fitted):
     def fit_map(self, data: HeldOut) -> Part:
         """Tune the penalties if requested, and compute the quantiles of the scores."""
         logits, target = data.logits, data.target
-        known = known_groups(self._given_groups)
+        known = known_groups(self._groups_of_fit)
         part, parts = np.zeros_like(target), 1
         if self.coverage == "class-conditional":
             part, parts = target, logits.shape[1]
         elif self.coverage == "group-conditional":
-            part, parts = positions(self._given_groups, known), len(known)
+            part, parts = positions(self._groups_of_fit, known), len(known)
         seed = self.seed if self.randomized and self.score in ("aps", "raps") else None
         penalty, rank = (0.0 if value == "tune" else float(value) for value in (self.penalty, self.rank))
         if self.score == "raps" and "tune" in (self.penalty, self.rank):

@@ -534,13 +534,13 @@ class Curves(Map):
 
     def scores(self, xp: Any, rows: Array) -> tuple[LogScores, Array]:
         """Scores ``(rows, N)``: of the top class; of class 1 of two; or of all. And the mask of the top class."""
-        given = self.given(xp, rows)
+        rounded = self.rounded(xp, rows)
         if self.view == "top-label":
-            return top_scores(xp, given)
-        found, first = class_scores(xp, given), int(given.shape[1] == 2)
+            return top_scores(xp, rounded)
+        found, first = class_scores(xp, rounded), int(rounded.shape[1] == 2)
         return LogScores(found.log_p[:, first:].T, found.log_not[:, first:].T), None
 
-    def given(self, xp: Any, rows: Array) -> Array:
+    def rounded(self, xp: Any, rows: Array) -> Array:
         if not (self.single and xp.is_double(rows)):
             return rows
         return xp.single(xp.minimum(xp.maximum(rows, -HUGE), HUGE))
@@ -549,8 +549,8 @@ class Curves(Map):
         scores, is_top = self.scores(xp, rows)
         mapped, complement = (part.T for part in self.curve.of(xp, scores))
         if self.view == "top-label":
-            given = self.given(xp, rows)
-            others = _divided(xp, xp.softmax(xp.where(is_top, -math.inf, given)), complement, mapped)
+            rounded = self.rounded(xp, rows)
+            others = _divided(xp, xp.softmax(xp.where(is_top, -math.inf, rounded)), complement, mapped)
             found = xp.where(is_top, mapped, others)
         elif rows.shape[1] == 2:
             found = xp.concat((complement, mapped), 1)

@@ -15,9 +15,9 @@ from calibrant.posthoc.solvers import mixture_weights
 if TYPE_CHECKING:
     from torch import Tensor
 
-    Given = Tensor | np.ndarray[Any, Any]
+    Values = Tensor | np.ndarray[Any, Any]
 else:
-    Given = Any
+    Values = Any
 # Samples up to which the interval of the temperature is computed; with more it is hardly ever wide.
 FEW = 300
 # A bounded temperature, over the largest difference of logits in a row, if the best is 0 or infinite. Beyond, classes
@@ -153,7 +153,7 @@ class EnsembleTemperatureScaling(Tempered):
         return self.mixed(Mixture(weights, maps), data)
 
 
-def best_temperature(logits: Given, target: Given, weight: Given | None = None) -> float:
+def best_temperature(logits: Values, target: Values, weight: Values | None = None) -> float:
     """Return the temperature that minimises the NLL of ``(N, C)`` logits, or raise ``ValueError`` if there is none."""
     data = Slopes(logits, target, weight)
     if problem := data.problem():
@@ -167,7 +167,7 @@ def best_temperature(logits: Given, target: Given, weight: Given | None = None) 
     return math.exp(-found)
 
 
-def bounded_temperature(logits: Given, target: Given, weight: Given | None = None) -> tuple[float, str]:
+def bounded_temperature(logits: Values, target: Values, weight: Values | None = None) -> tuple[float, str]:
     """Return the best temperature, or a bounded one if there is none, and what is wrong in that case."""
     data = Slopes(logits, target, weight)
     problem = data.problem()
@@ -182,7 +182,7 @@ def bounded_temperature(logits: Given, target: Given, weight: Given | None = Non
     return min(max(data.spread() * BOUNDS[problem.side > 0], 1 / limit), limit), problem.text
 
 
-def temperature_or_one(logits: Given, target: Given, weight: Given | None = None) -> float:
+def temperature_or_one(logits: Values, target: Values, weight: Values | None = None) -> float:
     """Return the best temperature, or 1 if there is none, as a start for fits with more parameters."""
     try:
         return best_temperature(logits, target, weight)
@@ -191,7 +191,7 @@ def temperature_or_one(logits: Given, target: Given, weight: Given | None = None
 
 
 def solve_from(
-    logits: Given, target: Given, start: float, *, weight: Given | None = None, tolerance: float = 1e-4
+    logits: Values, target: Values, start: float, *, weight: Values | None = None, tolerance: float = 1e-4
 ) -> float | None:
     """Return the log of the best temperature, searched from a nearby start, or None if there is none.
 
@@ -212,7 +212,7 @@ def solve_from(
     return None if found is None else -found
 
 
-def standard_error(logits: Given, target: Given, log_temperature: float, *, weight: Given | None = None) -> float:
+def standard_error(logits: Values, target: Values, log_temperature: float, *, weight: Values | None = None) -> float:
     r"""Return the standard error of the log of a fitted temperature, by the sandwich formula.
 
     With :math:`g_i` the derivative of the NLL of sample i in :math:`\beta = 1/T` and :math:`h` the sum of its second
@@ -289,7 +289,7 @@ class Slopes:
         start: Log of the inverse temperature at which to begin; by default it is estimated from some of the samples.
     """
 
-    def __init__(self, logits: Given, target: Given, weight: Given | None, start: float | None = None) -> None:
+    def __init__(self, logits: Values, target: Values, weight: Values | None, start: float | None = None) -> None:
         self.logits, self.target, self.weight = (_read(each) for each in (logits, target, weight))
         self.start = self._estimate() if start is None else start
         self._known: dict[float, tuple[float, float]] = {}
