@@ -45,7 +45,6 @@ def noted(source: Source, *tokens: str) -> bool:
 TEXTS: dict[str, tuple[str, str | bytes]] = {
     "tabs": ("p.tsv", PAIRS.replace(",", "\t")),
     "semicolons": ("p.csv", PAIRS.replace(",", ";")),
-    "bars": ("p.csv", PAIRS.replace(",", "|")),
     "decimal commas": ("p.csv", "\ufeff" + PAIRS.replace(",", ";").replace(".", ",").replace("\n", "\r\n")),
     "Excel's hint": ("p.csv", "sep=;\n" + PAIRS.replace(",", ";")),
     "a comment": ("p.csv", "# made by hand\n" + PAIRS),
@@ -57,7 +56,6 @@ TEXTS: dict[str, tuple[str, str | bytes]] = {
     "capitals": ("p.csv", PAIRS.replace("confidence,correct", "Confidence,Correct")),
     "other columns twice": ("p.csv", "id,confidence,correct,id\n1,0.9,1,2\n2,0.5,0,3\n3,0.7,1,4\n"),
     "JSON Lines": ("p.jsonl", "\n".join(map(json.dumps, ROWS))),
-    "gzipped JSON Lines": ("p.jsonl.gz", gzip.compress("\n".join(map(json.dumps, ROWS)).encode())),
     "one JSON list": ("p.json", json.dumps(ROWS)),
     "one JSON object": ("p.json", json.dumps({"confidence": CONFIDENCE, "correct": CORRECT})),
     "prediction and truth": ("p.csv", "prediction,confidence,truth\ncat,0.9,cat\ncat,0.5,dog\nDog,0.7,dog\n"),

@@ -49,11 +49,6 @@ def test_the_worst_group_comes_first(risks: Path, capsys: Screen) -> None:
     assert "1 of 2 groups are not calibrated" in evaluate(capsys, risks, "--group", "region").shown
 
 
-def test_combinations_of_columns_are_groups(risks: Path, capsys: Screen) -> None:
-    groups = evaluate(capsys, risks, "--group", "region,day", "--json").json["models"][0]["groups"]["groups"]
-    assert {"region = south", "day = 2026-01-01", "region = south, day = 2026-01-01"} <= {g["name"] for g in groups}
-
-
 def test_windows_of_time_are_shown(risks: Path, capsys: Screen) -> None:
     shown = evaluate(capsys, risks, "--time", "day").shown
     assert "Over time: no change" in shown

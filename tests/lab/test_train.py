@@ -2,17 +2,12 @@
 
 import errno
 import io
-import os
 import re
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from filelock import FileLock
 from rich.console import Console
 
@@ -96,25 +91,6 @@ def test_a_finished_trial_is_shown_again_and_not_trained_again(finished: Trial, 
 
 
 @pytest.mark.slow
-def test_a_killed_command_goes_on_to_the_identical_result(finished: Trial, tmp_path: Path) -> None:
-    command = [*COMMAND, "--runs", str(tmp_path)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "calibrant", *command],
-        env=os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    checkpoint = Store(tmp_path).trial(TINY).folder / "last.ckpt"
-    deadline = time.monotonic() + 300
-    while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert checkpoint.exists()
-    assert run(*command) == 0
-    assert same_result(finished, Store(tmp_path).trial(TINY))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("writer", ["write_report", "write_figure"])
 def test_a_trial_stopped_while_it_writes_is_completed(
     finished: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str
@@ -157,7 +133,6 @@ def test_a_trial_of_another_process_and_a_full_disk_are_errors(tmp_path: Path, m
 @pytest.mark.parametrize(
     ("arguments", "token"),
     [
-        ([], "--recipe"),
         (["--recipe", "mnist", "--data-dir", "nowhere"], "nowhere"),
         (["--recipe", "digits", "--model", "lenet9"], "lenet9"),
         (["--recipe", "digits", "--initial-weights", "none.pt"], "none.pt"),

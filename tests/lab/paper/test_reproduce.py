@@ -150,7 +150,6 @@ def test_ctrl_c_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     [
         (["reproduce", "table1", *SMALL, "--search-seeds", "3"], "search-seeds"),
         (["reproduce", "table1", *SMALL, "--weight", "2"], "'weight'"),
-        (["reproduce", "table9", *SMALL], "table1"),
         (["reproduce", "table1", "--recipe", "digits", "--profile", "slow"], "'slow'"),
         (["reproduce", "table1", *SMALL[:-1], "2", "--accelerator", "tpu9"], "tpu9"),
         (["reproduce", "figure2", *SMALL], "MMCE"),
@@ -161,7 +160,6 @@ def test_ctrl_c_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (["reproduce", "table1", *SMALL[:-1], "2", "--executor", "ray", "--parallel", "2"], "--executor local"),
         (["reproduce", "table1", *SMALL, "--cpus-per-trial", "2"], "--executor ray"),
         (["reproduce", "table1", *SMALL, "--shift-images", "20"], "figure6"),
-        (["runs", "show", "zzzz"], "zzzz"),
     ],
 )
 def test_errors_are_one_line(arguments: list[str], token: str, runs: Path, capsys: Screen) -> None:

@@ -122,13 +122,6 @@ def test_the_boundary_is_exact_for_every_number_of_images() -> None:
             assert row.searches[0].chosen.option("weight") == 2.0
 
 
-def test_nothing_is_chosen_before_all_candidates_and_the_baseline_are_there() -> None:
-    complete = dict(by_weight({0.6: (0.93, 0.03), 2.0: (0.93, 0.02)}))
-    for trial in complete:
-        row = planned({one: score for one, score in complete.items() if one != trial}, methods=("esd",))["+ ESD"]
-        assert (row.trials, row.searches[0].chosen, row.problem) == ((), None, None)
-
-
 def test_failed_candidates_are_passed_over() -> None:
     esd, baseline = MNIST.replaced({"method": "esd"}), {MNIST: Validated(0.9, 0.1)}
     lost = {esd.replaced({"weight": weight}) for weight in (0.6, 2.0)}
