@@ -37,7 +37,6 @@ CONTENTS: dict[str, tuple[dict[str, Array], dict[str, Any]]] = {
     "logits": ({**columns("logits", LOGITS), "target": TARGET}, {"logits": LOGITS, "target": TARGET}),
     "probabilities": ({**columns("probabilities", P), "target": TARGET}, {"probabilities": P, "target": TARGET}),
     "pairs": ({"confidence": Z, "correct": C}, {"confidence": Z, "correct": C}),
-    "pairs, boolean": ({"confidence": Z, "correct": C > 0}, {"confidence": Z, "correct": C}),
     "binary": ({"probabilities": BINARY, "target": LABEL}, {"probabilities": BINARY, "target": LABEL}),
     "binary logit": ({"logits": LOGITS[:, 0], "target": LABEL}, {"logits": LOGITS[:, 0], "target": LABEL}),
 }

@@ -314,17 +314,11 @@ BAD: dict[str, tuple[str, str | bytes | Callable[[Path], None], dict[str, Any], 
     "close to probabilities": (
         "p.npz", saved(probabilities=P - P.min() - 0.01, target=P.argmax(1)), {}, "too close"
     ),
-    "not normalised": (
-        "p.npz", saved(probabilities=P * 1.1, target=P.argmax(1)), {}, "1.1 to 1.1: divide"
-    ),
     "one digit": (
         "p.npz", saved(probabilities=P.round(1), target=P.argmax(1)), {}, "more digits"
     ),
     "one-hot": ("p.npz", saved(probabilities=P, target=np.eye(3)[P.argmax(1)]), {}, "one-hot"),
     "one-hot, logits": ("p.npz", saved(logits=P, target=np.eye(3)[P.argmax(1)]), {}, "one-hot"),
-    "weights of another length": (
-        "p.npz", saved(confidence=CONFIDENCE, correct=CORRECT, w=[1, 2]), {"weight": "w"}, "'w' has 2"
-    ),
     "no target": ("p.csv", "id,y_prob,outcome\n1,0.5,1\n", {}, "id, outcome: .*--target"),
     "objects": ("p.npz", saved(logits=P, target=np.array(["a"] * 12, dtype=object)), {}, r"astype\(str\)"),
     "UTF-16, big-endian": ("p.csv", b"\xfe\xff" + PAIRS.encode("utf-16-be"), {}, "big-endian"),

@@ -101,7 +101,7 @@ def weighted(weight: Any) -> Call:
     return lambda: cal.ESDLoss()(LOGITS, TARGET, sample_weight=weight)
 
 
-def labels(target: Any, logits: Tensor = LOGITS, **options: Tensor) -> Call:
+def labels(target: Any, logits: Any = LOGITS, **options: Tensor) -> Call:
     return lambda: cal.ESDLoss(view="multi-label")(logits, target, **options)
 
 

@@ -118,32 +118,6 @@ def test_rows_are_independent(name: str) -> None:
     torch.testing.assert_close(gradient, torch.stack(gradients), **CLOSE)
 
 
-@pytest.mark.parametrize("name", PAIR_CASES)
-@given(data=pairs(), seed=st.integers(0, 1000))
-@settings(max_examples=10, deadline=None)
-def test_the_order_of_samples_does_not_matter(name: str, data: tuple[Tensor, Tensor], seed: int) -> None:
-    z, c = data
-    order = torch.randperm(len(z), generator=torch.Generator().manual_seed(seed))
-    value, gradient = value_and_gradient(PAIR_CASES[name].function, z, c)
-    shuffled = value_and_gradient(PAIR_CASES[name].function, z[order], c[order])
-    torch.testing.assert_close(shuffled, (value, gradient[order]), **CLOSE)
-
-
-def test_ties_are_counted_on_both_sides() -> None:
-    # With every confidence equal, each sample sees all others: A_i = sum of the other residuals.
-    z, c = torch.full((4,), 0.7, dtype=torch.float64), torch.tensor([1.0, 1.0, 0.0, 1.0], dtype=torch.float64)
-    d = c - z
-    expected = sum((d.sum() - d[i]) ** 2 - (d.square().sum() - d[i] ** 2) for i in range(4)) / (4 * 3 * 2)
-    assert cal.functional.esd(z, c).item() == pytest.approx(float(expected), rel=1e-12)
-
-
-def test_tied_confidences_exert_no_force_through_the_kernel() -> None:
-    # Two tied, opposite samples: any slope of |r - r'| at 0 would break the symmetry of the gradients.
-    z = torch.tensor([0.6, 0.6], dtype=torch.float64)
-    _, gradient = value_and_gradient(cal.functional.mmce, z, torch.tensor([1.0, 0.0], dtype=torch.float64))
-    assert gradient[0] == gradient[1]
-
-
 @pytest.mark.parametrize("bandwidth", [1e-5, 1e-4, 0.002, 0.01, 0.4, 10.0])
 def test_mmce_against_a_long_double_recurrence(bandwidth: float) -> None:
     z = torch.rand(20_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -129,11 +129,6 @@ def test_all_shows_every_table_and_figure(copy: Path, tmp_path: Path, capsys: Sc
     assert "figure6: not drawn: " in capsys.readouterr().out
 
 
-def test_a_search_with_more_seeds_uses_the_trials_that_exist(runs: Path, capsys: Screen) -> None:
-    table1(runs, "--search-seeds", "2", "--dry-run")
-    assert "8 trials, 7 done, 1 to do." in listed(capsys)
-
-
 def test_ctrl_c_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Screen) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

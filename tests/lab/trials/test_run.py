@@ -26,7 +26,7 @@ from calibrant_lab.trials.run import run_trial
 from calibrant_lab.trials.store import Result, Store, Trial
 from calibrant_lab.trials.worker import Job, attempt
 from tests.lab.pickles import Intruder
-from tests.lab.stores import files_of, held_by_another_process
+from tests.lab.stores import files_of
 from tests.lab.training import KilledError, killed_at, trained
 
 TINY = configure("digits", "esd", settings={"epochs": 2, "batch_size": 512})
@@ -131,16 +131,6 @@ def test_what_a_killed_trial_left_half_written_is_cleared(whole: Trial, store: S
     (folder / "last.ckpt.partial").write_bytes(b"PK")
     (folder / kept.CHECKPOINT).write_bytes((folder / kept.CHECKPOINT).read_bytes()[:5000])  # torn by a power cut
     assert_same(whole, trained(store, TINY))
-
-
-def test_a_trial_of_another_process_is_left_to_it(store: Store) -> None:
-    trial = store.trial(TINY)
-    trial.folder.mkdir(parents=True)
-    with held_by_another_process(trial):
-        assert run_trial(store, TINY, None, "cpu") == "busy"
-        assert trial.is_locked()
-        assert files_of(trial) == set()
-    assert trial.status == "unfinished"
 
 
 def test_a_look_at_a_trial_does_not_keep_it_from_being_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
