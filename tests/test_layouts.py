@@ -82,7 +82,6 @@ def test_pairs_are_the_same_in_every_format(tmp_path: Path, name: str) -> None:
 
 
 CLASSES: dict[str, tuple[str, str]] = {
-    "columns by class": ("p.csv", "prob_cat,prob_dog,label\n0.9,0.1,cat\n0.2,0.8,dog\n0.6,0.4,dog\n"),
     "columns in another order": ("p.csv", "label,prob_dog,prob_cat\ncat,0.1,0.9\ndog,0.8,0.2\ndog,0.4,0.6\n"),
     "names of labels only": ("p.csv", "proba_0,proba_1,y_true\n0.9,0.1,cat\n0.2,0.8,dog\n0.6,0.4,dog\n"),
     "class 1 of two": ("p.csv", "y_true,y_prob\ncat,0.1\ndog,0.8\ndog,0.4\n"),

@@ -120,12 +120,9 @@ BAD: dict[str, tuple[Call, type[Exception], str]] = {
     "soft threshold": (lambda: cal.SoftAvUCLoss(1.0), ValueError, "threshold"),
     "gamma": (lambda: cal.FocalLoss(-1), ValueError, "gamma"),
     "gamma name": (lambda: cal.FocalLoss("flsd"), ValueError, "'flsd-53'"),  # type: ignore[arg-type]
-    "dual gamma": (lambda: cal.DualFocalLoss(float("inf")), ValueError, "gamma"),
     "smoothing": (lambda: cal.LabelSmoothingLoss(1.0), ValueError, "smoothing"),
     "spread": (lambda: cal.LabelSmoothingLoss(spread="none"), ValueError, "'all', 'others'"),  # type: ignore[arg-type]
     "bsce-gra gamma": (lambda: cal.BSCEGRALoss(-1), ValueError, "gamma"),
-    "bsce-gra norm": (lambda: cal.BSCEGRALoss(norm=0.5), ValueError, "norm"),
-    "logit norm": (lambda: cal.LogitNormLoss(0), ValueError, "temperature"),
     "adafocal bins": (lambda: cal.AdaFocalLoss(0), ValueError, "bins"),
     "adafocal gamma": (lambda: cal.AdaFocalLoss(gamma=30), ValueError, "gamma .*20"),
     "cals margin": (lambda: cal.CALSLoss(0), ValueError, "margin"),
@@ -135,7 +132,6 @@ BAD: dict[str, tuple[Call, type[Exception], str]] = {
     "margin": (lambda: cal.MarginLabelSmoothingLoss(margin=-1), ValueError, "margin"),
     "negative weight": (weighted(torch.arange(8) - 1.0), ValueError, "sample_weight .*from -1 to 6"),
     "NaN weight": (weighted(torch.full((8,), torch.nan)), ValueError, "sample_weight .*finite"),
-    "weight too short": (weighted(torch.ones(7)), ValueError, r"sample_weight .*\(8,\) .* \(7,\)"),
     "weight a list": (weighted([1.0] * 8), TypeError, "sample_weight .*got list"),
     "complex weight": (weighted(torch.ones(8, dtype=torch.complex64)), TypeError, "sample_weight .*real"),
     "weight elsewhere": (weighted(torch.ones(8, device="meta")), ValueError, "sample_weight .*meta"),
@@ -145,7 +141,6 @@ BAD: dict[str, tuple[Call, type[Exception], str]] = {
     "labels: soft": (labels(ONES / 2), ValueError, "only 0 and 1 .*round"),
     "labels: NaN": (labels(ONES * torch.nan), ValueError, "only 0 and 1"),
     "labels: NaN logits": (labels(ONES, NAN), ValueError, "logits must be finite"),
-    "labels: too few": (labels(ONES[:2], LOGITS[:2]), ValueError, "ESD .*3 samples, got 2"),
     "labels: none": (labels(ONES[:, :0], LOGITS[:, :0]), ValueError, "class or label"),
     "labels: elsewhere": (labels(ONES.to("meta")), ValueError, "target .*meta"),
     "labels: an object": (labels(ONES, SimpleNamespace(logits=LOGITS)), TypeError, r"outputs\.logits"),
@@ -238,7 +233,6 @@ LIKELY: dict[str, tuple[Tensor, type[Exception], str]] = {
     "one-hot, float": (torch.eye(3)[TARGET], TypeError, "one-hot"),
     "labels": (LABELS, ValueError, "multi-label.*multi_label=True"),
     "labels, some ignored": (LABELS.masked_fill(torch.eye(8, 3) == 1, -100), ValueError, "multi-label"),
-    "labels, float": (LABELS.float(), TypeError, "multi-label"),
     "anything else": (torch.full((8, 3), 2), ValueError, r"got \(8, 3\)$"),
     "soft labels": (LOGITS.softmax(1), TypeError, r"target\.long"),
 }

@@ -96,15 +96,6 @@ def test_rooted_esd_is_silent_where_esd_is_not_positive() -> None:
     assert (gradient == 0).all()
 
 
-def test_rooted_esd_is_the_root_where_esd_is_positive() -> None:
-    logits, target = saturated(False, 10, 2.0)
-    raw, raw_gradient = gradient_of(cal.ESDLoss(root=False), logits, target)
-    value, gradient = gradient_of(cal.ESDLoss(), logits, target)
-    assert raw > 0
-    torch.testing.assert_close(value, raw.sqrt())
-    torch.testing.assert_close(gradient, raw_gradient / (2 * raw.sqrt()))
-
-
 @pytest.mark.parametrize("module", [cal.ESDLoss(), cal.MMCELoss(), cal.SoftBinnedECELoss(temperature=1e-4)])
 def test_zero_residuals_give_zero_with_zero_gradient(module: nn.Module) -> None:
     logits, target = saturated(True, 10, 200.0)

@@ -143,7 +143,6 @@ def test_ctrl_c_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("arguments", "token"),
     [
-        (["reproduce", "table1", *SMALL, "--search-seeds", "3"], "search-seeds"),
         (["reproduce", "table1", *SMALL, "--weight", "2"], "'weight'"),
         (["reproduce", "table1", "--recipe", "digits", "--profile", "slow"], "'slow'"),
         (["reproduce", "table1", *SMALL[:-1], "2", "--accelerator", "tpu9"], "tpu9"),
@@ -151,7 +150,6 @@ def test_ctrl_c_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (["reproduce", "figure6", "--recipe", "snli", "--dry-run"], "snli"),
         (["reproduce", "figure6", *SMALL, "--corrupted-dir", "nowhere"], "digits"),
         (["reproduce", "table1", "--recipe", "mnist", "--data-dir", "nowhere"], "nowhere"),
-        (["reproduce", "table1", *SMALL[:-1], "2", "--ray-address", "auto"], "--executor ray"),
         (["reproduce", "table1", *SMALL[:-1], "2", "--executor", "ray", "--parallel", "2"], "--executor local"),
         (["reproduce", "table1", *SMALL, "--cpus-per-trial", "2"], "--executor ray"),
         (["reproduce", "table1", *SMALL, "--shift-images", "20"], "figure6"),
