@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sized
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -81,17 +80,8 @@ def warn(message: str, place: Place | None = None) -> None:
 
 
 def look_like_probabilities(logits: Tensor, *, of_one: bool = True) -> bool:
-    """Whether ``(N, C)`` logits, at least 8 rows, are probabilities or their logarithms.
-
-    Args:
-        logits: Logits of a batch.
-        of_one: Take binary logits, which have a column of zeros, for the output of a sigmoid if they are all in [0, 1].
-            Those of a trained network are not, and those of an untrained one may be.
-    """
-    rows = logits.detach().cpu().double().numpy()
-    if len(rows) < 8 or not (of_one or rows[:, 0].any()):
-        return False
-    return inputs.looks_like_probabilities(rows) or bool(rows.max() < 0.01 and inputs.sum_to_one(np.exp(rows)))
+    """Whether ``(N, C)`` logits of a batch are probabilities, or their logarithms, which T would divide in vain."""
+    return inputs.looks_like_probabilities(logits.detach().cpu().double().numpy(), of_one=of_one, logs=True)
 
 
 class Reminder:
