@@ -16,7 +16,7 @@ from calibrant_lab.trials.local_executor import Ended, Executor, LocalExecutor
 from calibrant_lab.trials.ray_executor import RayExecutor
 from calibrant_lab.trials.store import Store
 from tests.lab.interrupted_sweep import carried_out
-from tests.shell import run
+from tests.shell import refused, run
 
 EXAMPLE = Path(__file__).parents[2] / "examples/own_recipe"
 # A recipe whose network stands in a file beside it, which is imported only when the network is built.
@@ -89,10 +89,7 @@ def test_a_reference_outlives_a_change_of_the_working_directory(plugin: str, mon
 def test_an_error_of_a_recipe_is_one_line(reference: str, token: str, plugin: str, capsys: Screen) -> None:
     Path("broken.py").write_text("x = 0\ny = 1 / x\n")
     Path("unfinished.py").write_text("def f(:\n")
-    assert run("train", "--recipe", reference.format(plugin=plugin), "--runs", "runs") == 2
-    screen = capsys.readouterr()
-    assert token in screen.err
-    assert (screen.err.count("\n"), screen.out) == (1, "")
+    refused(capsys, token, "train", "--recipe", reference.format(plugin=plugin), "--runs", "runs")
     assert not Path("runs").exists()
 
 

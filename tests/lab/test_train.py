@@ -23,7 +23,7 @@ from calibrant_lab.trials.provenance import warning_lines
 from calibrant_lab.trials.store import Store, Trial
 from calibrant_lab.trials.watching import Bar
 from tests.lab.training import assert_same
-from tests.shell import run
+from tests.shell import refused, run
 
 TINY = configure("digits", "esd", settings={"epochs": 3, "batch_size": 256, "calibration_every": 2})
 COMMAND = [
@@ -143,10 +143,7 @@ def test_errors_are_one_line(
     monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
     Path("file").write_text("mine")
     Path("mnist.toml").write_text('recipe = "mnist"')
-    assert run("train", *arguments, "--epochs", "1", "--accelerator", "cpu") == 2
-    screen = capsys.readouterr()
-    assert token in screen.err
-    assert (screen.err.count("\n"), screen.out) == (1, "")
+    refused(capsys, token, "train", *arguments, "--epochs", "1", "--accelerator", "cpu")
 
 
 def test_options_go_before_the_file_and_the_file_before_the_recipe(tmp_path: Path) -> None:

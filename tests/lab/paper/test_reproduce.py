@@ -18,7 +18,7 @@ from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.fit import prepare
 from calibrant_lab.trials.store import Store
-from tests.shell import run
+from tests.shell import refused, run
 
 SMALL = ["--recipe", "digits", "--profile", "quick", "--methods", "esd", "--epochs", "1"]
 TABLES = ("md", "tex", "csv", "significance.csv", "toml")
@@ -156,10 +156,7 @@ def test_ctrl_c_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_errors_are_one_line(arguments: list[str], token: str, runs: Path, capsys: Screen) -> None:
-    assert run(*arguments, "--runs", runs) == 2
-    error = capsys.readouterr().err
-    assert token in error
-    assert len(error.splitlines()) == 1
+    refused(capsys, token, *arguments, "--runs", runs)
 
 
 def test_a_store_can_be_listed_shown_exported_pruned_and_reported(runs: Path, tmp_path: Path, capsys: Screen) -> None:
@@ -250,10 +247,8 @@ def test_a_metric_that_raises_is_refused_before_any_training(
     option: str, more: list[str], tmp_path: Path, capsys: Screen
 ) -> None:
     (tmp_path / "own.py").write_text("def bad(predictions):\n    raise KeyError('absent')\n")
-    table1(tmp_path / "runs", option, f"{tmp_path / 'own.py'}:bad", *more, code=2)
-    error = capsys.readouterr().err
-    assert "own.py, line 2" in error
-    assert error.count("\n") == 1
+    given = [*SMALL, "--runs", tmp_path / "runs", option, f"{tmp_path / 'own.py'}:bad", *more]
+    refused(capsys, "own.py, line 2", "reproduce", "table1", *given)
     assert not (tmp_path / "runs").exists()
 
 
