@@ -63,10 +63,11 @@ def test_the_table_says_why() -> None:
         "2 93.50 1.00 discarded: seed 1 failed with ArithmeticError: the loss is NaN",
         "3 93.50 ± 0.71 1.00 ± 0.00 loses 1.50 points of accuracy",
     ]
-    assert lines[-1].startswith("Weight 1 has the lowest mean ECE of those that lose less than 1.5 points")
+    assert lines[-1].startswith("Weight 1 ")
+    assert "1.5 points" in lines[-1]
     assert "one seed" in str(search(Runs(), [1], seeds=1))
     worse: dict[float, list[tuple[float, float]]] = {0: [(0.9, 0.01)], 1: [(0.9, 0.02)]}
-    assert "Its ECE is not below that of the baseline." in str(search(Runs(worse), [1], seeds=1))
+    assert "not below" in str(search(Runs(worse), [1], seeds=1))
 
 
 def test_if_no_weight_qualifies_the_baseline_stays() -> None:

@@ -145,7 +145,7 @@ def test_there_is_a_repair_even_where_the_best_temperature_is_infinite_or_0(give
 def test_where_there_is_no_repair_the_audit_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     few = report.audit("model", metrics.predictions([0.9, 0.8, 0.6], [1, 0, 1]), draws=10)
     assert few.repair is None
-    assert few.problem == "3 samples are too few to check it on halves"
+    assert few.problem.startswith("3 samples are too few")
 
     def fail(*_: object, **__: object) -> None:
         raise ValueError("the search went nowhere: use more data")

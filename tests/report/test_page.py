@@ -103,7 +103,7 @@ def test_the_page_shows_every_score_with_its_convention_and_before_and_after() -
 def test_models_of_different_kinds_share_a_page() -> None:
     kinds = {"all classes": classifier(samples=300), "few": EDGE_CASES["three samples"]}
     texts = Checker(render([report.audit(name, given, draws=20) for name, given in kinds.items()])).texts
-    assert "There is none to show: 3 samples are too few to check it on halves." in texts
+    assert any("3 samples are too few" in text for text in texts)
     assert any("3 to 300 samples" in text for text in texts)
 
 
@@ -121,7 +121,7 @@ def test_a_comparison_says_which_model_is_better() -> None:
 def test_models_that_are_not_compared_are_named() -> None:
     audits = [report.audit(name, classifier(samples), draws=10) for name, samples in (("a", 90), ("b", 60))]
     texts = Checker(render(audits, [("a", "b", "they do not have the same samples")])).texts
-    assert "are not compared: they do not have the same samples." in texts
+    assert any("they do not have the same samples" in text for text in texts)
     assert "better calibrated" not in texts
 
 

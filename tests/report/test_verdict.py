@@ -247,7 +247,4 @@ def test_a_recalibration_that_changes_nothing_is_not_said_to_help() -> None:
     found = report.audit("model", risks(lambda p: p + 0.08, 0.1, 0.9, samples=2000), draws=50)
     assert found.repair is not None
     same = replace(found.repair, predictions=found.predictions, judgements=judge(found.predictions, draws=50))
-    assert (
-        "cannot be shown to help: fitted on one half, it leaves the other as it is."
-        in replace(found, repair=same).verdict
-    )
+    assert "cannot be shown to help" in replace(found, repair=same).verdict

@@ -49,18 +49,17 @@ def test_every_trial_is_listed_and_those_that_wait_say_for_what(store: Store) ->
     assert "7 + MMCE search φ λ chosen, φ 0.8 0 waits" in lines
     assert "8 + MMCE seeds λ chosen, φ chosen 1 waits" in lines
     assert any(line.startswith(f"{TRIALS} trials, 0 done, {TRIALS} to do.") for line in lines)
-    assert "Waiting trials depend on the values that the search chooses; their number does not." in lines
 
 
 def test_time_gpu_hours_and_disk_are_those_of_the_trials_that_are_to_do(store: Store) -> None:
     asked = Asked(on_gpu=True)
     text = " ".join(listed(store, asked, gpus=0.5))
     # Four of NLL of half an hour, four of MMCE of an hour, half a GPU each.
-    assert "6 h 0 min if run one after another, including evaluation; 3.0 GPU-hours; 8.0 MB of disk, and 3.0 MB" in text
+    assert all(part in text for part in ("6 h 0 min", "; 3.0 GPU-hours; 8.0 MB ", " 3.0 MB"))
     assert [one.method for one in asked.trials] == ["nll", "mmce"]  # one of each
     finished(store, of("nll"))
-    assert "1 done, 7 to do. Estimated from a few steps of each method: 5 h 30 min" in " ".join(listed(store, Asked()))
-    assert "0.0 GPU-hours" in " ".join(listed(store, Asked()))
+    text = " ".join(listed(store, Asked()))
+    assert all(part in text for part in ("1 done, 7 to do.", " 5 h 30 min", "0.0 GPU-hours"))
 
 
 def test_without_data_the_trials_are_listed_without_their_cost(store: Store) -> None:
