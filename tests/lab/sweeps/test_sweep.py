@@ -21,6 +21,7 @@ from calibrant_lab.sweeps.sweep import Sweep
         ('select = "accuracy"', "select.*accuracy"),
         ('select = "mean_confidence"', "select.*mean_confidence"),
         ('columns = ["ecee"]', "columns.*ece,"),
+        ("search_seeds = 6", "search-seeds"),
     ],
 )
 def test_an_error_is_one_line_that_names_the_file_and_the_key(text: str, token: str, tmp_path: Path) -> None:
