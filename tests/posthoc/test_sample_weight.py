@@ -9,8 +9,8 @@ from calibrant.posthoc import BayesianBinning, Calibrator, HistogramBinning, Spl
 from tests.posthoc.data import CALIBRATORS, overconfident
 
 pytestmark = pytest.mark.filterwarnings("ignore::calibrant.posthoc.FitWarning")
-# Its members are weighted by cross-validation: copies of a sample are in one fold if it is weighted, and in several,
-# where they are predicted by each other, if it is repeated.
+# Its members are weighted by cross-validation: a weighted sample is in one fold, and copies of a sample in several,
+# where they are predicted by each other.
 REPEATED = [name for name in CALIBRATORS if name != "auto"]
 # The sum of the weights counts as the number of samples in priors, soft labels and mixing: with a thousand times the
 # data these fade. Bayesian binning takes as many bins as it has samples then, and fits every one.
