@@ -14,7 +14,7 @@ from benchmarks.arena_runs import FLOOR, Array, Results, attempt, ranks, run, sc
 from benchmarks.arena_table import standings
 
 from calibrant import metrics
-from calibrant.posthoc.auto import METHODS
+from calibrant.posthoc.registry import METHODS
 
 
 def losses(seed: int, rows: int = 6, columns: int = 5) -> Array:

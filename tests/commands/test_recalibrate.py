@@ -10,7 +10,7 @@ from calibrant import metrics, posthoc
 from calibrant.cli import Method
 from calibrant.files import read_predictions
 from calibrant.posthoc import AutoCalibration, ConformalClassifier
-from calibrant.posthoc.auto import METHODS
+from calibrant.posthoc.registry import METHODS
 from tests.shell import ended, refused, run
 
 RNG = np.random.default_rng(0)

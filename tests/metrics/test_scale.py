@@ -24,7 +24,7 @@ from calibrant.metrics import scale_sql  # noqa: E402
 from calibrant.metrics.binned import equal_width_bins  # noqa: E402
 from calibrant.metrics.predictions import Predictions  # noqa: E402
 from calibrant.metrics.scale import Statistics, merged, statistics_duckdb, statistics_spark  # noqa: E402
-from calibrant.metrics.scale_pairs import Source, find_pairs  # noqa: E402
+from calibrant.metrics.scale_pairs import SqlSource, find_pairs  # noqa: E402
 from calibrant.metrics.tests import Judgement  # noqa: E402
 
 Array = npt.NDArray[Any]
@@ -285,7 +285,7 @@ def test_spark_takes_a_frame_and_never_gathers_its_rows(spark: Any, tmp_path: Pa
 
     frame.createOrReplaceTempView("plan")
     found = [Column(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
-    pairs = find_pairs(Source(scale_sql.SPARK, lambda *_: [], "plan", "plan"), found, Columns(), risk=False)
+    pairs = find_pairs(SqlSource(scale_sql.SPARK, lambda *_: [], "plan", "plan"), found, Columns(), risk=False)
     text = scale_sql.sums_statement(pairs, 20, [0.2, 0.4, 0.6, 0.8])
     plan = spark.sql(text)._jdf.queryExecution().executedPlan().toString()
     spark.catalog.dropTempView("plan")

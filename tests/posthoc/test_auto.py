@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrant.posthoc import AutoCalibration, auto
-from calibrant.posthoc.auto import METHODS
 from calibrant.posthoc.cross_validation import HeldOut
+from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.solvers import brier_weights, mixture_weights
 from tests.posthoc.data import nll, overconfident
 
@@ -94,7 +94,7 @@ def test_a_handful_of_samples_changes_little(samples: int) -> None:
 def test_more_rows_than_are_stacked_take_one_fold(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, target = overconfident(4000, 3, 2.0, seed=6)
     whole = AutoCalibration().fit(logits, target)
-    monkeypatch.setitem(auto.RULES, "elements", auto.Rule(3000, ""))
+    monkeypatch.setattr(auto, "RULES", auto.Rules(elements=3000))
     part = AutoCalibration().fit(logits, target)
     assert nll(part.predict_proba(logits), target) == pytest.approx(nll(whole.predict_proba(logits), target), abs=0.005)
     assert part.gain_[1] > 0

@@ -20,7 +20,7 @@ from calibrant.posthoc import (
     logits_from_probabilities,
     save,
 )
-from calibrant.posthoc.auto import METHODS
+from calibrant.posthoc.registry import METHODS
 from tests.frames import LIBRARIES, frame_of, series_of
 from tests.posthoc.data import overconfident
 

@@ -17,7 +17,7 @@ from calibrant.posthoc import (
     VectorScaling,
     logits_from_probabilities,
 )
-from calibrant.posthoc.auto import METHODS
+from calibrant.posthoc.registry import METHODS
 from tests.posthoc.data import CALIBRATORS, FIT, TARGET, TEST, TEST_TARGET, ece, nll, overconfident
 
 

@@ -18,8 +18,8 @@ from calibrant.posthoc import (
     VectorScaling,
     logits_from_probabilities,
 )
-from calibrant.posthoc.auto import METHODS
 from calibrant.posthoc.cross_validation import HeldOut
+from calibrant.posthoc.registry import METHODS
 from tests.posthoc.data import notices, overconfident
 from tests.real_data import real
 

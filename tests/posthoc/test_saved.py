@@ -17,8 +17,8 @@ from safetensors.numpy import load_file, save_file
 import calibrant
 from calibrant import posthoc
 from calibrant.posthoc import ConformalClassifier, MatrixScaling, TemperatureScaling
-from calibrant.posthoc.auto import METHODS
 from calibrant.posthoc.fit import Fitted
+from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.saved import KEY, kinds, read_header
 from tests.posthoc.data import CALIBRATORS, FIT, TARGET, TEST
 

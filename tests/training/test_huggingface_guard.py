@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 import calibrant as cal
 from calibrant.losses.checks import Classification
-from calibrant.training.forward import Scores
+from calibrant.training.forward import BatchScores
 from calibrant.training.guard import Guard
 from tests.ranks import free_port, on_two_ranks
 from tests.training.batches import Batch
@@ -147,10 +147,10 @@ def test_held_out_accuracy_is_expected_between_two_evaluations(
 ) -> None:
     guard, dropout = Guard(), bool(options.get("dropout"))
     loader = SimpleNamespace(dataset=range(options.get("distinct", 1000)))
-    guard.compare_evaluation(Scores(1000, 0.6, math.nan, math.nan), loader, dropout=dropout)
+    guard.compare_evaluation(BatchScores(1000, 0.6, math.nan, math.nan), loader, dropout=dropout)
     guard.add_held_out(passed(right, 1000))
     guard.since_log()  # an entry of the log is no evaluation
-    guard.compare_evaluation(Scores(1000, 0.8, math.nan, math.nan), loader, dropout=dropout)
+    guard.compare_evaluation(BatchScores(1000, 0.8, math.nan, math.nan), loader, dropout=dropout)
     assert ("parted" in guard.warnings_) == parted
 
 

@@ -18,7 +18,7 @@ from calibrant.training import (
     StopAfterTemperature,
     interleave,
 )
-from calibrant.training.forward import Scores
+from calibrant.training.forward import BatchScores
 from calibrant.training.guard import Guard
 from tests.training.lightning_runs import QUIET, classifier, data, network, noisy, result, same, samples, trainer
 
@@ -160,7 +160,7 @@ def test_held_out_data_that_are_easier_than_new_data_are_reported(tmp_path: Path
 def test_repeated_held_out_samples_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[float] = []
 
-    def compare(guard: Guard, new: Scores, held_out: Scores) -> None:
+    def compare(guard: Guard, new: BatchScores, held_out: BatchScores) -> None:
         assert new.samples == 37
         assert guard.has_objective
         counted.append(held_out.samples)
