@@ -18,9 +18,9 @@ from calibrant.posthoc import (
     PlattScaling,
     SplineCalibration,
 )
-from calibrant.posthoc.auto import METHODS
 from calibrant.posthoc.binning import SortedHits, natural_cubic_basis
 from calibrant.posthoc.map import LogOdds, NumpyOps, Steps, View, class_scores, top_scores
+from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.solvers import logistic_regression
 from tests.posthoc.data import ece, nll, overconfident, part_of
 
