@@ -65,7 +65,7 @@ def test_half_of_a_gain_within_one_standard_error_is_taken() -> None:
     fitted = AutoCalibration().fit(logits, target)
     assert 0 < fitted.gain_[0] < (fitted.gain_[2] - fitted.gain_[0]) / 1.96
     assert 0.5 <= fitted.weights_["unchanged"] < 0.7
-    assert any("little evidence of a gain: the predictions are corrected by half" in text for text in fitted.notices_)
+    assert any("corrected by half" in text for text in fitted.notices_)
 
 
 @pytest.mark.parametrize(("classes", "seed"), [(3, 3), (3, 6)])
@@ -74,7 +74,7 @@ def test_without_a_gain_the_predictions_are_kept_to_within_a_millionth(classes: 
     fitted = AutoCalibration().fit(logits, target)
     assert fitted.weights_ == {"unchanged": 1.0}
     assert fitted.gain_[0] <= 0
-    assert any("no evidence of a gain: the predictions are kept" in notice for notice in fitted.notices_)
+    assert any("no evidence" in notice for notice in fitted.notices_)
     impossible = torch.full((1, classes), -1000.0, dtype=torch.float64)
     impossible[0, 0] = 0
     for new in (logits, impossible):
@@ -149,9 +149,9 @@ def test_brier_weights_are_the_minimum_on_the_simplex(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"accuracy": "lose"}, "accuracy must be one of"),
-    ({"metric": "ece"}, "metric must be one of"),
-    ({"folds": 1}, "folds must be at least 2"),
+    ({"accuracy": "lose"}, "accuracy .*keep"),
+    ({"metric": "ece"}, "metric .*brier"),
+    ({"folds": 1}, "folds .*at least 2"),
 ])  # fmt: skip
 def test_bad_options_are_named(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -18,7 +18,7 @@ from calibrant.posthoc import (
     PlattScaling,
     SplineCalibration,
 )
-from calibrant.posthoc.binning import SortedHits, natural_cubic_basis
+from calibrant.posthoc.binning import SortedHits
 from calibrant.posthoc.map import LogOdds, NumpyOps, Steps, View, class_scores, top_scores
 from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.solvers import logistic_regression
@@ -186,17 +186,6 @@ def test_scores_of_vanishing_probabilities(dtype: torch.dtype) -> None:
     small = expected < 0.4
     torch.testing.assert_close(log_not[small], torch.log1p(-expected)[small].to(dtype), rtol=1e-6, atol=1e-45)
     assert (probability[small] == 0).any() == (dtype == torch.float32)
-
-
-def test_spline_basis_is_natural_and_its_slopes_are_slopes() -> None:
-    t = torch.linspace(0, 1, 2001, dtype=torch.float64)
-    values, slopes = (torch.from_numpy(part) for part in natural_cubic_basis(t.numpy(), 6))
-    assert torch.linalg.matrix_rank(values) == 6
-    numeric = (values[2:] - values[:-2]) / (t[2:] - t[:-2]).unsqueeze(1)
-    torch.testing.assert_close(numeric, slopes[1:-1], rtol=0, atol=1e-5)
-    bend = slopes.diff(dim=0) / t.diff().unsqueeze(1)
-    assert bend[0].abs().max() < 0.02  # second derivatives vanish at both ends
-    assert bend[-1].abs().max() < 0.02
 
 
 def test_spline_adds_the_slope_of_the_cumulated_gap() -> None:
