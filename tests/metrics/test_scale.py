@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 duckdb = pytest.importorskip("duckdb")
@@ -106,22 +104,6 @@ def test_edges_are_compared_in_the_type_of_the_confidence(tmp_path: Path, bins: 
         metrics.predictions(z, c),
         bins,
     )
-
-
-@pytest.mark.slow
-@settings(max_examples=20, deadline=None)
-@given(
-    pairs=st.lists(st.tuples(st.integers(0, 12), st.booleans()), min_size=3, max_size=40),
-    ranges=st.integers(1, 20),
-)
-def test_the_number_of_ranges_does_not_matter(
-    tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[int, bool]], ranges: int
-) -> None:
-    z, c = np.array([k / 12 for k, _ in pairs]), np.array([right for _, right in pairs])
-    path = write(tmp_path_factory.mktemp("p") / "p.parquet", confidence=z, correct=c)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scale_sql, "ROWS_PER_RANGE", max(1, len(pairs) // ranges))
-        assert_agrees(statistics_duckdb(path), metrics.predictions(z, c))
 
 
 @pytest.mark.parametrize("logits", [True, False])

@@ -14,7 +14,7 @@ from calibrant.posthoc.affine import (
     StructuredVectorScaling,
 )
 from calibrant.posthoc.binning import SplineCalibration
-from calibrant.posthoc.cross_validation import HeldOut, canonical_order, pieces
+from calibrant.posthoc.cross_validation import HeldOut, canonical_order, fold_of
 from calibrant.posthoc.fit import Calibrator
 from calibrant.posthoc.isotonic import CentredIsotonicCalibration, IsotonicCalibration, VennAbers
 from calibrant.posthoc.map import FLOOR, TINY, Logits, Map, Mixed, Mixture, evaluated
@@ -204,9 +204,8 @@ class AutoCalibration(Calibrator):
             return only_first
         stride = math.ceil(data.logits.size / RULES.elements)
         if stride > 1:
-            part = pieces(data, stride)
-            data = part.data.take(part.fold == 0)
-        data, fold = pieces(data, self.folds)
+            data = data.take(fold_of(data, stride) == 0)
+        fold = fold_of(data, self.folds)
         used = range(self.folds if stride == 1 else 1)
         each = np.stack([self._out_of_fold(name, data, fold, used) for name in names])
         order = np.argsort(fold, kind="stable")[: each.shape[1]]
@@ -222,7 +221,6 @@ class AutoCalibration(Calibrator):
             gains[here] = self._losses(each[0, here], data.target[here]) - self._losses(mixed, data.target[here])
         share = data.share
         mean = float(share @ gains)
-        # Copies of a sample that is divided among folds count as so many samples.
         error = math.sqrt(float(share @ (gains - mean) ** 2) / data.count)
         self.gain_ = (mean, mean - 1.96 * error, mean + 1.96 * error)
         if mean - error <= 0:
