@@ -1,9 +1,7 @@
 """The whole guard under InterleavedTrainer, and the method "head"."""
 
-import math
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +12,6 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import calibrant as cal
-from calibrant.losses.checks import Classification
-from calibrant.training.forward import Scores
-from calibrant.training.guard import Guard
-from tests.ranks import free_port, on_two_ranks
 from tests.training.batches import Batch
 
 pytest.importorskip("transformers", reason="needs the extra 'hf'")
@@ -25,7 +19,7 @@ pytest.importorskip("datasets", reason="needs the extra 'hf'")
 
 from calibrant.training import CalibrationWarning, InterleavedTrainer
 from calibrant.training.huggingface import _has_dropout
-from tests.training.huggingface_runs import arguments, bert, flat, split_options, take_place
+from tests.training.huggingface_runs import arguments, bert, flat, split_options
 
 
 class Images(Dataset[dict[str, Tensor]]):
@@ -123,37 +117,6 @@ def test_sound_training_gives_no_warning(tmp_path: Path, options: dict[str, Any]
     assert logged(trainer, "eval_accuracy")[-1] > 0.9
 
 
-# Comparisons
-
-
-def passed(right: int, of: int) -> Classification:
-    return Classification(torch.eye(2)[torch.zeros(of, dtype=torch.long)], (torch.arange(of) >= right).long())
-
-
-@pytest.mark.filterwarnings("ignore::calibrant.training.CalibrationWarning")
-@pytest.mark.parametrize(
-    ("right", "options", "parted"),
-    [
-        (700, {}, False),  # between the two evaluations
-        (500, {}, True),  # below both
-        (990, {}, True),  # above both
-        (500, {"dropout": True}, False),  # which dropout explains
-        (990, {"dropout": True}, True),  # which it does not
-        (500, {"distinct": 10}, False),  # ten samples, again and again
-    ],
-)
-def test_held_out_accuracy_is_expected_between_two_evaluations(
-    right: int, options: dict[str, Any], parted: bool
-) -> None:
-    guard, dropout = Guard(), bool(options.get("dropout"))
-    loader = SimpleNamespace(dataset=range(options.get("distinct", 1000)))
-    guard.compare_evaluation(Scores(1000, 0.6, math.nan, math.nan), loader, dropout=dropout)
-    guard.add_held_out(passed(right, 1000))
-    guard.since_log()  # an entry of the log is no evaluation
-    guard.compare_evaluation(Scores(1000, 0.8, math.nan, math.nan), loader, dropout=dropout)
-    assert ("parted" in guard.warnings_) == parted
-
-
 def test_dropout_is_found_in_modules_and_in_the_configuration() -> None:
     assert _has_dropout(bert(dropout=0.1))
     assert not _has_dropout(bert(dropout=0.0))
@@ -197,40 +160,3 @@ class Squashed(Network):
 def test_method_head_needs_a_last_layer(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="method 'head'"):
         calibrated(tmp_path, method="head", model=Squashed()).train()
-
-
-# Several processes
-
-
-def on_a_rank(rank: int, port: int, folder: Path) -> None:
-    take_place(rank, 2, port)
-    for method in ("temperature", "head"):
-        torch.save(train_on_two_ranks(folder, method), folder / f"{method}-{rank}.pt")
-
-
-def train_on_two_ranks(folder: Path, method: str) -> dict[str, Any]:
-    trainer = calibrated(
-        folder, method=method, max_steps=30, learning_rate=1e-2, logging_steps=10, eval_strategy="steps",
-        eval_steps=10, ddp_backend="gloo", ddp_find_unused_parameters=False,
-    )  # fmt: skip
-    trainer.train()
-    assert trainer.calibrated_loss is not None
-    return {
-        "temperatures": logged(trainer, "temperature"), "held_out": logged(trainer, "held_out_accuracy"),
-        "weights": flat(trainer.model), "warnings": list(trainer.calibrated_loss.guard.warnings_),
-        "finished": None if trainer.finished is None else tuple(trainer.finished[:2]),
-    }  # fmt: skip
-
-
-@pytest.mark.slow  # test_calibrated_loss_ranks.py is the quick one: the loss itself on two ranks
-def test_two_ranks_have_the_same_temperature_and_the_same_weights(tmp_path: Path) -> None:
-    port = free_port()
-    on_two_ranks(on_a_rank, port, tmp_path)
-    for method in ("temperature", "head"):
-        one, two = (torch.load(tmp_path / f"{method}-{rank}.pt", weights_only=True) for rank in range(2))
-        assert torch.equal(one.pop("weights"), two.pop("weights"))
-        assert one == two
-        assert len(one["held_out"]) == 3
-        assert one["warnings"] == []
-        if method == "temperature":
-            assert one["finished"][0] != 1

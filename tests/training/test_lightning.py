@@ -94,17 +94,6 @@ def test_running_scores_are_those_of_all_samples_and_counted_batches() -> None:
     }, rel=1e-6)  # fmt: skip
 
 
-def test_ignored_samples_do_not_count(tmp_path: Path) -> None:
-    x, y = samples()
-    ignored = torch.where(torch.arange(100) % 3 == 0, -100, y)
-    module = classifier()
-    run = trainer(tmp_path, max_epochs=1)
-    some = run.validate(module, DataLoader(TensorDataset(x, ignored), 25), verbose=False)
-    kept = ignored >= 0
-    others = run.validate(module, DataLoader(TensorDataset(x[kept], y[kept]), 25), verbose=False)
-    assert some[0] == pytest.approx(others[0], rel=1e-6)
-
-
 @pytest.mark.parametrize("options", [{}, {"loss": cal.FocalLoss()}, {"loss": cal.FocalLoss(ignore_index=7)}])
 def test_batches_in_which_every_label_is_ignored_train_nothing(options: Any, tmp_path: Path) -> None:
     x, y = samples()
@@ -146,14 +135,6 @@ def test_another_loss_takes_the_place_of_the_nll(tmp_path: Path) -> None:
     module = classifier(objective=None, loss=cal.FocalLoss())
     trainer(tmp_path, max_epochs=1, limit_val_batches=0).fit(module, datamodule=data(calibration_fraction=0))
     assert set(module.history[0]) == {"epoch", "train_loss", "train_accuracy", "train_ece"}
-
-
-def test_the_binary_logit_of_class_1_will_do(tmp_path: Path) -> None:
-    x, y = samples()
-    module = InterleavedModule(nn.Linear(6, 1), cal.ESDLoss())
-    pairs = TensorDataset(x, (y > 0).long())
-    trainer(tmp_path, max_epochs=1).fit(module, datamodule=InterleavedDataModule(pairs, batch_size=30))
-    assert 0 < module.history[0]["train_nll"] < 2
 
 
 def test_without_a_calibration_loader_there_are_no_calibration_batches() -> None:
