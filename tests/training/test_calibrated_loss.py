@@ -211,7 +211,7 @@ def test_one_weight_per_sample_of_a_dense_batch_is_that_of_its_positions(method:
     torch.testing.assert_close(values[0], values[1], rtol=0, atol=0)
     if method != "temperature":
         assert values[0].item() != CalibratedLoss(model, method)(x, y, x, y).item()
-    with pytest.raises(ValueError, match=r"expected one weight per sample, got \(7,\) for 48 predictions"):
+    with pytest.raises(ValueError, match=r"\(7,\) for 48"):
         CalibratedLoss(model, method)(x, y, x, y, held_out_weight=torch.ones(7))
 
 
@@ -437,7 +437,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "every": (lambda: CalibratedLoss(network(), every=0), ValueError, "every"),
     "no held-out target": (lambda: CalibratedLoss(network())(X, Y, X), ValueError, "y_held_out"),
-    "a pair": (lambda: CalibratedLoss(network())(X, Y, (X, Y)), ValueError, "y_held_out"),
     "weights of another loss": (
         lambda: CalibratedLoss(network(), loss=cal.FocalLoss())(X, Y, sample_weight=torch.ones(64)), ValueError, "own",
     ),

@@ -228,12 +228,16 @@ def test_every_training_begins_the_calibration_set_anew(tmp_path: Path) -> None:
     assert orders == 2 * [torch.randperm(10, generator=torch.Generator().manual_seed(5)).tolist()[:8]]
 
 
-def train_on_the_whole_sets(rank: int, ranks: int, port: int, folder: Path) -> None:
+def train_on_the_whole_sets(rank: int, ranks: int, port: int, folder: Path, method: str) -> None:
     """Batches are all of the data, shared out over the ranks, so that their order means nothing."""
     if ranks > 1:
         take_place(rank, ranks, port)
+    settings: dict[str, Any] = {"objective": ESDLoss(root=False)}
+    if method == "temperature":
+        held_out = Sentences(40, seed=2)
+        settings = {"weight": None, "calibration_dataset": held_out, "calibration_batch_size": 40 // ranks}
     trainer = calibrated(
-        folder, objective=ESDLoss(root=False), per_device_train_batch_size=8 // ranks, max_steps=3, learning_rate=0.1,
+        folder, method=method, **settings, per_device_train_batch_size=8 // ranks, max_steps=3, learning_rate=0.1,
         ddp_backend="gloo" if ranks > 1 else None, ddp_find_unused_parameters=False, eval_dataset=Sentences(11, seed=3),
     )  # fmt: skip
     trainer.train()
@@ -243,11 +247,13 @@ def train_on_the_whole_sets(rank: int, ranks: int, port: int, folder: Path) -> N
         torch.save((flat(trainer.model), scores["eval_ece"], scores["eval_accuracy"]), folder / f"{ranks}.pt")
 
 
-@pytest.mark.slow  # test_calibrated_loss_ranks.py is the quick one: the loss itself on two ranks
-def test_two_processes_equal_one(tmp_path: Path) -> None:
+@pytest.mark.slow  # test_distributed.py has quick ones
+@pytest.mark.filterwarnings("ignore::calibrant.training.CalibrationWarning")
+@pytest.mark.parametrize("method", ["temperature", "published", "head"])
+def test_two_processes_equal_one(tmp_path: Path, method: str) -> None:
     port = free_port()
-    train_on_the_whole_sets(0, 1, port, tmp_path)
-    on_two_ranks(train_on_the_whole_sets, 2, port, tmp_path)
+    train_on_the_whole_sets(0, 1, port, tmp_path, method)
+    on_two_ranks(train_on_the_whole_sets, 2, port, tmp_path, method)
     one, two = (torch.load(tmp_path / f"{ranks}.pt", weights_only=True) for ranks in (1, 2))
     torch.testing.assert_close(two, one, rtol=0, atol=1e-6)
 

@@ -19,7 +19,7 @@ pytest.importorskip("datasets", reason="needs the extra 'hf'")
 
 from calibrant.training import CalibrationWarning, InterleavedTrainer
 from calibrant.training.huggingface import _has_dropout
-from tests.training.huggingface_runs import arguments, bert, flat, split_options
+from tests.training.huggingface_runs import arguments, bert, split_options
 
 
 class Images(Dataset[dict[str, Tensor]]):
@@ -104,10 +104,9 @@ def test_held_out_data_unlike_evaluation_data_are_reported(tmp_path: Path, metho
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     "options",
-    [{}, {"method": "published"}, {"method": "head"}, {"weight": 4.0},
-     {"method": "head", "objective": cal.MMCELoss()}, {"method": "published", "logging_steps": 1}],
-    ids=["temperature", "published", "head", "published-4", "head-mmce", "logged-often"],
-)  # fmt: skip
+    [{}, {"weight": 4.0}, {"method": "head", "objective": cal.MMCELoss()}],
+    ids=["temperature", "published-4", "head-mmce"],
+)
 def test_sound_training_gives_no_warning(tmp_path: Path, options: dict[str, Any]) -> None:
     trainer = calibrated(tmp_path, **{"learning_rate": 1e-2, "per_device_train_batch_size": 64} | options)
     assert warned(trainer) == set()
@@ -124,31 +123,6 @@ def test_dropout_is_found_in_modules_and_in_the_configuration() -> None:
     model.config.attention_probs_dropout_prob = 0.1
     assert _has_dropout(model)
     assert not _has_dropout(Network())
-
-
-# The method "head"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("objective", [None, cal.MMCELoss()], ids=["cross entropy", "MMCE"])
-def test_the_gradient_of_method_head_reaches_the_last_layer_only(tmp_path: Path, objective: Any) -> None:
-    train, held_out, _ = ((x[:16], y[:16]) for x, y in digits(0))
-    models = {}
-    for weight in (0.0, 0.7):
-        model = models[weight] = Network()
-        calibrated(
-            tmp_path, model=model, method="head", objective=objective, weight=weight, max_steps=1,
-            train_dataset=Images(train), calibration_dataset=Images(held_out), eval_strategy="no",
-            optimizers=(torch.optim.SGD(model.parameters(), lr=1.0), None), learning_rate=1.0,
-        ).train()  # fmt: skip
-    assert torch.equal(flat(models[0.0].body), flat(models[0.7].body))
-    fresh = Network()
-    logits = fresh(held_out[0])["logits"]
-    value = (F.cross_entropy if objective is None else objective)(logits, held_out[1])
-    for name in ("weight", "bias"):
-        expected = torch.autograd.grad(0.7 * value, getattr(fresh.head, name), retain_graph=True)[0]
-        moved = getattr(models[0.0].head, name) - getattr(models[0.7].head, name)
-        torch.testing.assert_close(moved.detach(), expected, rtol=1e-4, atol=1e-6)
 
 
 class Squashed(Network):

@@ -170,7 +170,7 @@ def test_a_binary_loss_takes_its_own_kind_of_target() -> None:
     expected = nn.functional.binary_cross_entropy_with_logits(model(x) / calibrated.temperature, y)
     torch.testing.assert_close(loss, expected)
     calibrated.finish([(x, y)])
-    with pytest.raises(ValueError, match="must be 0 or 1"):
+    with pytest.raises(ValueError, match="0 or 1"):
         CalibratedLoss(model, loss=nn.BCEWithLogitsLoss())(x, y, x, 0.5 * y)
 
 
