@@ -20,7 +20,7 @@ from sklearn.frozen import FrozenEstimator
 
 import calibrant
 from calibrant.posthoc import logits_from_probabilities
-from calibrant.posthoc.auto import METHODS
+from calibrant.posthoc.registry import METHODS
 
 Array = NDArray[Any]
 Predict = Callable[[Array], Array]

@@ -1,5 +1,6 @@
-"""A parser of the pages that we write."""
+"""A parser of the pages that we write, and what holds of each."""
 
+import re
 from html.parser import HTMLParser
 
 VOID = {"meta", "link", "br"}
@@ -33,3 +34,26 @@ class Checker(HTMLParser):
 
     def values(self, attribute: str) -> list[str]:
         return [value for _, attributes in self.tags if (value := attributes.get(attribute)) is not None]
+
+
+def assert_loads_nothing(page: str) -> None:
+    """Whatever a page shows is in it, and no program is."""
+    found = Checker(page)
+    assert page.startswith("<!DOCTYPE html>")
+    assert {tag for tag, _ in found.tags} & {"script", "img", "iframe", "object", "image"} == set()
+    assert found.values("src") == []
+    assert all(link.startswith(("#", "data:")) for link in found.values("href"))
+    assert "@import" not in page
+    assert set(re.findall(r"url\((.)", page)) <= {"#"}
+
+
+def assert_references_resolve(page: str) -> None:
+    """Ids are unique, and every link, label and colour that names one has it."""
+    found = Checker(page)
+    ids = found.values("id")
+    assert len(ids) == len(set(ids))
+    used = {link[1:] for link in found.values("href") if link.startswith("#")} | set(found.values("aria-labelledby"))
+    for _, attributes in found.tags:
+        used.update(name for value in attributes.values() for name in re.findall(r"url\(#(.*?)\)", value or ""))
+    assert len(used) > 10
+    assert used <= set(ids)

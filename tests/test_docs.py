@@ -16,7 +16,7 @@ import pytest
 from benchmarks import trust_table
 
 import calibrant as cal
-from calibrant.posthoc.auto import METHODS
+from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.saved import read_header
 from tests.shell import run
 

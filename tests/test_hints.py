@@ -4,7 +4,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from torch import nn
 
 import calibrant as cal
@@ -12,7 +11,6 @@ from calibrant.training import InterleavedModule
 from tests.cases import random_logits
 
 LOGITS, TARGET = random_logits(16, 3, seed=0)
-LABELS = torch.tensor([[1, 0, 1], [0, 0, 0]] * 8)
 
 
 def test_a_class_in_place_of_an_object_is_named() -> None:
@@ -31,16 +29,6 @@ def test_the_trainer_of_transformers_names_it_too() -> None:
     wrong: Any = cal.ESDLoss
     with pytest.raises(TypeError, match=r"objective .*write ESDLoss\(\)$"):
         InterleavedTrainer(calibration_dataset=[1, 2, 3], objective=wrong)
-
-
-def test_the_output_of_transformers_is_not_its_logits() -> None:
-    outputs = pytest.importorskip("transformers.modeling_outputs").SequenceClassifierOutput(logits=LOGITS)
-    with pytest.raises(TypeError, match=r"pass outputs\.logits$"):
-        cal.BrierLoss()(outputs, TARGET)
-    with pytest.raises(TypeError, match=r"pass outputs\.logits$"):
-        cal.ESDLoss(view="multi-label")(outputs, LABELS)
-    with pytest.raises(TypeError, match=r"pass outputs\.logits$"):
-        cal.metrics.evaluate(logits=outputs, target=TARGET)
 
 
 @pytest.mark.parametrize("output", [SimpleNamespace(logits=LOGITS), {"logits": LOGITS}], ids=["object", "dict"])

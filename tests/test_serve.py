@@ -1,7 +1,7 @@
 """The example server: what it answers is what the calibrator says, by label, and bad input is explained."""
 
-import importlib.util
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,7 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> posthoc.Calibrator
 def loaded_app() -> Any:
     for package in ("fastapi", "httpx"):
         pytest.importorskip(package, reason=f"the example server needs {package}")
-    spec = importlib.util.spec_from_file_location("serve_app", APP)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.app
+    return runpy.run_path(str(APP))["app"]
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """tools/versions.py, which `make test-versions` runs, takes extras and bounds from pyproject.toml."""
 
-import importlib.util
 import re
+import runpy
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,7 @@ pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="a source archive ha
 
 
 def lower_bounds(pyproject: dict[str, Any]) -> dict[str, str]:
-    spec = importlib.util.spec_from_file_location("versions", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found: dict[str, str] = module.lower_bounds(pyproject)
+    found: dict[str, str] = runpy.run_path(str(SCRIPT))["lower_bounds"](pyproject)
     return found
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 import calibrant as cal
 from calibrant import metrics
 from calibrant.metrics.registry import METRICS
-from calibrant.posthoc.auto import METHODS
+from calibrant.posthoc.registry import METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
 Numbers = dict[str, NDArray[np.float64]]

@@ -43,14 +43,9 @@ def __getattr__(name: str) -> Any:
     """Import a part, or the losses, when it is first used: an audit needs no torch, and training no metrics."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        if name.endswith("Loss"):
-            return getattr(importlib.import_module("calibrant.losses"), name)
-        return importlib.import_module(f"calibrant.{name}")
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise ImportError(f"{name} needs torch: pip install 'calibrant[torch]'") from None
+    if name.endswith("Loss"):
+        return getattr(importlib.import_module("calibrant.losses"), name)
+    return importlib.import_module(f"calibrant.{name}")
 
 
 def __dir__() -> list[str]:

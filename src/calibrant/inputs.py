@@ -122,18 +122,26 @@ def sum_to_one(rows: Array) -> bool:
     return bool(inside and (np.abs(rows.sum(-1) - 1) <= LIKE_ONE).all())
 
 
-def looks_like_probabilities(logits: Array) -> bool:
+def looks_like_probabilities(logits: Array, *, of_one: bool = True, logs: bool = False) -> bool:
     """Whether logits of 8 samples or more are probably probabilities: the one rule for all of the package.
 
     Args:
         logits: ``(N, C)``: rows that sum to 1; or of two classes, a column of zeros and one in [0, 1]. Or ``(N,)`` of
             independent logits: all in [0, 1], and not all 0.
+        of_one: Take binary logits that all lie in [0, 1] for probabilities. Those of a trained network do not, and
+            those of an untrained one may.
+        logs: Take logarithms of probabilities for them too. They are correct logits, but nothing divides them.
     """
     some = logits[:: max(1, len(logits) // 1000)]
-    if len(logits) < LIKE_ROWS or not (some.min() >= 0 and some.max() <= 1 and some.any()):
+    if len(logits) < LIKE_ROWS:
         return False
-    of_one = some.ndim == 1 or (some.shape[1] == 2 and not some[:, 0].any())
-    return of_one or sum_to_one(some)
+    binary = some.ndim == 1 or (some.shape[1] == 2 and not some[:, 0].any())
+    if binary and not of_one:
+        return False
+    if logs and not binary and some.max() < 0.01 and sum_to_one(np.exp(some)):
+        return True
+    inside = some.min() >= 0 and some.max() <= 1 and some.any()
+    return bool(inside and (binary or sum_to_one(some)))
 
 
 def mistaken(name: str, values: Array, independent: bool = False) -> bool:

@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter, validat
 
 from calibrant.inputs import check_choice, checked_weight, warn
 from calibrant.posthoc import Calibrator, FitWarning, logits_from_probabilities
-from calibrant.posthoc.auto import METHODS
+from calibrant.posthoc.registry import METHODS
 
 __all__ = ["PredictionCalibrator", "RecalibratedClassifierCV"]
 
@@ -41,7 +41,7 @@ class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  #
     the model was not trained on.
 
     Args:
-        method: A name in ``calibrant.posthoc.auto``, or a calibrator with options such as
+        method: A name in ``calibrant.posthoc.registry``, or a calibrator with options such as
             ``TemperatureScaling(strict=True)``; it is copied, not changed.
         inputs: What X holds: ``"logits"`` or ``"probabilities"``. Probabilities are floored as in
             :func:`calibrant.posthoc.logits_from_probabilities`.
@@ -168,7 +168,7 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
 
     Args:
         estimator: The classifier.
-        method: A name in ``calibrant.posthoc.auto``, or a calibrator with options such as
+        method: A name in ``calibrant.posthoc.registry``, or a calibrator with options such as
             ``TemperatureScaling(strict=True)``; it is copied, not changed.
         cv: Number of stratified folds, a splitter, or an iterable of splits; None means 5. A number is reduced, with a
             notice, if no class has that many samples.

@@ -179,7 +179,6 @@ def test_a_reader_that_goes_away_is_no_condition_that_holds(tmp_path: Path) -> N
 
 BAD: dict[str, tuple[list[str], str]] = {
     "no file": ([], "at least one file"),
-    "missing": (["nope.npz"], "nope.npz: no such file"),
     "twice": (["sharp.npz", "./sharp.npz"], "twice"),
     "overwrite": (["sharp.npz", "--report", "sharp.npz"], "choose another --report"),
     "engine": (["sharp.npz", "--engine", "duckdb"], "(.csv"),
@@ -189,7 +188,6 @@ BAD: dict[str, tuple[list[str], str]] = {
     "not a table": (["broken.csv"], "row 2 has 'x'"),
     "beyond memory, missing column": (["broken.csv", "--engine", "duckdb", "--correct", "x"], "broken.csv"),
     "folder in the way": (["sharp.npz", "--report", "sharp.npz/x.html"], "x.html"),
-    "group": (["sharp.npz", "--group", "nope"], "has no 'nope'"),
 }
 
 

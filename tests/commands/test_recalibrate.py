@@ -10,7 +10,7 @@ from calibrant import metrics, posthoc
 from calibrant.cli import Method
 from calibrant.files import read_predictions
 from calibrant.posthoc import AutoCalibration, ConformalClassifier
-from calibrant.posthoc.auto import METHODS
+from calibrant.posthoc.registry import METHODS
 from tests.shell import ended, refused, run
 
 RNG = np.random.default_rng(0)
@@ -100,18 +100,6 @@ def test_a_few_labelled_rows_are_calibrated_without_scores(folder: Path, rows: i
         assert (found["before"], found["after"]) == (None, None)
 
 
-def test_probabilities_are_recalibrated_like_logits(folder: Path, capsys: Screen) -> None:
-    for name, n, seed in (("pval", 400, 1), ("ptest", 300, 2)):
-        logits, target = sample(n, seed)
-        p = np.exp(logits.astype(np.float64) - logits.max(1, keepdims=True))
-        np.savez(f"{name}.npz", probabilities=p / p.sum(1, keepdims=True), target=target)
-    for fit, new in (("val.npz", "test.npz"), ("pval.npz", "ptest.npz")):
-        run("recalibrate", "--fit", fit, "--apply", new, "--method", "sms", "--json")
-    first, second = read_predictions(Path("test-calibrated.npz")), read_predictions(Path("ptest-calibrated.npz"))
-    assert np.allclose(np.asarray(first.probabilities), np.asarray(second.probabilities), atol=1e-5)
-    capsys.readouterr()
-
-
 def test_ids_stay_and_the_same_file_twice_is_noted(folder: Path, capsys: Screen) -> None:
     rng = np.random.default_rng(0)
     p = rng.random(60).round(3)
@@ -199,18 +187,6 @@ def test_scores_of_two_classes_are_those_that_evaluate_shows(tmp_path: Path, cap
     assert before["gap"]["value"] == pytest.approx(0.4 - event.mean())
     evaluated = ended(capsys, "evaluate", tmp_path / "risk.npz", "--draws", 19, "--json").json
     assert evaluated["models"][0]["scores"] == before
-
-
-def test_the_probability_of_being_right_can_be_recalibrated(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    sure = rng.uniform(0.5, 1, 400)
-    right = (rng.random(400) < sure - 0.2).astype(int)
-    file = tmp_path / "answers.npz"
-    np.savez(file, confidence=sure, correct=right)
-    names = ["--probabilities", "confidence", "--target", "correct", "--method", "platt"]
-    assert run("recalibrate", "--fit", file, "--apply", file, *names) == 0
-    with np.load(tmp_path / "answers-calibrated.npz") as written:
-        assert written["probabilities"][:, 1].mean() == pytest.approx(right.mean(), abs=0.01)
 
 
 def shifted(path: Path, share: float, seed: int) -> Path:

@@ -19,10 +19,10 @@ from calibrant_lab.sweeps.protocol import Plan, plan, rehearse
 from calibrant_lab.sweeps.run import record, validated
 from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import Configuration, configure
-from calibrant_lab.trials.store import Cost, Progress, Result, Store, Trial, write_result
+from calibrant_lab.trials.store import Cost, Part, Progress, Result, Store, Trial, write_result
 
 ENVIRONMENT = {"calibrant": "0.1.0", "torch": "2.13.0", "device": "cpu: Processor", "threads": 1, "cores": 2}
-PARTS = ("validation", "test")
+PARTS: tuple[Part, ...] = ("validation", "test")
 Scores = Mapping[str, float]
 # What a method does to accuracy and ECE, to have curves with a shape; and the seconds of a run.
 EFFECT = {"nll": (0.0, 0.060, 20.0), "mmce": (-0.004, 0.034, 26.0), "sb-ece": (-0.003, 0.037, 27.0)}

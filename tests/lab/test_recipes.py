@@ -24,7 +24,7 @@ from calibrant_lab.recipes import RECIPES
 from calibrant_lab.trials.configuration import configure
 from calibrant_lab.trials.fit import first_network
 from calibrant_lab.trials.store import CHECKPOINT, Store, Trial
-from tests.lab.training import killed_at, trained
+from tests.lab.training import assert_same, killed_at, trained
 
 Patch = pytest.MonkeyPatch
 SHORT: dict[str, Any] = {"epochs": 1, "batch_size": 16, "validation_fraction": 0.2, "calibration_fraction": 0.3}
@@ -209,10 +209,7 @@ def test_a_recipe_trains_and_goes_on_after_an_interruption(
 
     store = Store(tmp_path / "runs")
     assert (killed_at(step, store, configuration, tmp_path / "data").folder / CHECKPOINT).exists()
-    resumed = trained(store, configuration, tmp_path / "data")
-    for name in ("history.json", "data.json", "model.pt"):
-        assert (resumed.folder / name).read_bytes() == (whole.folder / name).read_bytes()
-    assert resumed.result().test == whole.result().test
+    assert_same(whole, trained(store, configuration, tmp_path / "data"))
 
 
 def test_a_list_of_classes_is_used_and_its_content_is_part_of_the_identity(tmp_path: Path) -> None:

@@ -31,13 +31,6 @@ def test_the_kept_columns_are_those_of_the_paper() -> None:
     assert found["ece+temperature"] < found["ece"]  # the network is over-confident
 
 
-def test_the_best_temperature_is_the_scale_of_the_logits() -> None:
-    truth = torch.randn(4000, 4, generator=torch.Generator().manual_seed(1))
-    torch.manual_seed(0)
-    target = torch.distributions.Categorical(logits=truth).sample()
-    assert best_temperature(Predicted(3 * truth, target)) == pytest.approx(3.0, rel=0.1)
-
-
 def test_log_loss_is_the_nll() -> None:
     found = scores_of(VALIDATION, TEST, ["log_loss", "nll", "log_loss+temperature"])
     assert found["log_loss"] == found["nll"] > found["log_loss+temperature"]

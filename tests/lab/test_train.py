@@ -2,17 +2,12 @@
 
 import errno
 import io
-import os
 import re
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from filelock import FileLock
 from rich.console import Console
 
@@ -27,6 +22,7 @@ from calibrant_lab.trials.fit import fit, prepare
 from calibrant_lab.trials.provenance import warning_lines
 from calibrant_lab.trials.store import Store, Trial
 from calibrant_lab.trials.watching import Bar
+from tests.lab.training import assert_same
 from tests.shell import run
 
 TINY = configure("digits", "esd", settings={"epochs": 3, "batch_size": 256, "calibration_every": 2})
@@ -44,14 +40,6 @@ Screen = pytest.CaptureFixture[str]
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Trial:
     return train(TINY, None, tmp_path_factory.mktemp("runs"), accelerator="cpu")
-
-
-def same_result(one: Trial, other: Trial) -> bool:
-    """Byte for byte, but for what the trials cost."""
-    first, second = one.result(), other.result()
-    files = ("history.json", "model.pt", "data.json", "config.json")
-    equal = all((one.folder / name).read_bytes() == (other.folder / name).read_bytes() for name in files)
-    return equal and (first.validation, first.test) == (second.validation, second.test)
 
 
 def test_a_run_is_a_trial_with_all_its_files(finished: Trial) -> None:
@@ -96,25 +84,6 @@ def test_a_finished_trial_is_shown_again_and_not_trained_again(finished: Trial, 
 
 
 @pytest.mark.slow
-def test_a_killed_command_goes_on_to_the_identical_result(finished: Trial, tmp_path: Path) -> None:
-    command = [*COMMAND, "--runs", str(tmp_path)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "calibrant", *command],
-        env=os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    checkpoint = Store(tmp_path).trial(TINY).folder / "last.ckpt"
-    deadline = time.monotonic() + 300
-    while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert checkpoint.exists()
-    assert run(*command) == 0
-    assert same_result(finished, Store(tmp_path).trial(TINY))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("writer", ["write_report", "write_figure"])
 def test_a_trial_stopped_while_it_writes_is_completed(
     finished: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str
@@ -124,7 +93,7 @@ def test_a_trial_stopped_while_it_writes_is_completed(
         with pytest.raises(ZeroDivisionError):
             train(TINY, None, tmp_path, accelerator="cpu")
     trial = train(TINY, None, tmp_path, accelerator="cpu")
-    assert same_result(finished, trial)
+    assert_same(finished, trial)
     assert {path.name for path in trial.folder.iterdir()} == FILES
 
 
@@ -157,10 +126,8 @@ def test_a_trial_of_another_process_and_a_full_disk_are_errors(tmp_path: Path, m
 @pytest.mark.parametrize(
     ("arguments", "token"),
     [
-        ([], "--recipe"),
         (["--recipe", "mnist", "--data-dir", "nowhere"], "nowhere"),
         (["--recipe", "digits", "--model", "lenet9"], "lenet9"),
-        (["--recipe", "digits", "--initial-weights", "none.pt"], "none.pt"),
         (["--recipe", "digits", "--method", "esd", "--calibration-fraction", "0.001"], "1293 samples"),
         (["--recipe", "digits", "--calibration-batch-size", "2", "--method", "esd"], "3 samples"),
         (["--recipe", "digits", "--wandb", "project"], "calibrant[wandb]"),

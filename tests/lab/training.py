@@ -1,15 +1,18 @@
 """Trials that train, to their end or until they are killed."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from lightning.pytorch.callbacks import Callback
 
 from calibrant_lab.trials import watching
 from calibrant_lab.trials.configuration import Configuration
 from calibrant_lab.trials.run import run_trial
-from calibrant_lab.trials.store import Store, Trial
+from calibrant_lab.trials.store import Result, Store, Trial
+from tests.lab.stores import PARTS, files_of
 
 
 def trained(store: Store, configuration: Configuration, data: Path | None = None, **options: Any) -> Trial:
@@ -43,3 +46,19 @@ def killed_at(step: int, store: Store, configuration: Configuration, data: Path 
     trial = store.trial(configuration)
     assert trial.status == "unfinished"
     return trial
+
+
+def reproducible(result: Result) -> Result:
+    """Without what is measured with a clock."""
+    return replace(result, cost=replace(result.cost, seconds=0, processor_seconds=0, peak_memory=0))
+
+
+def assert_same(one: Trial, other: Trial) -> None:
+    """Both left the same files, with the same in them but for the clock."""
+    assert files_of(one) == files_of(other)
+    assert reproducible(one.result()) == reproducible(other.result())
+    for name in ("config.json", "data.json", "history.json", "model.pt"):
+        assert (one.folder / name).read_bytes() == (other.folder / name).read_bytes()
+    for part in PARTS:
+        for ours, theirs in zip(one.predicted(part), other.predicted(part), strict=True):
+            assert torch.equal(ours, theirs)

@@ -15,15 +15,13 @@ import calibrant.functional as F
 from tests.cases import MODULES
 
 LOGITS, TARGET = torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3
-NAN, INF = LOGITS.clone(), LOGITS.clone()
-NAN[2, 1], INF[5, 0] = torch.nan, -torch.inf
+NAN = LOGITS.clone()
+NAN[2, 1] = torch.nan
 
 # Logits and target, the error, and a key of its message.
 BAD_BATCHES: dict[str, tuple[Any, Any, type[Exception], str]] = {
     "NaN logits": (NAN, TARGET, ValueError, "in 1 of 8 samples"),
-    "infinite logits": (INF, TARGET, ValueError, "finite"),
     "label too large": (LOGITS, TARGET + 1, ValueError, r"0\.\.2 for 3 classes.* from 1 to 3"),
-    "negative label": (LOGITS, TARGET - 1, ValueError, "from -1 to 1"),
     "binary label 2": (LOGITS[:, 0], TARGET, ValueError, r"0\.\.1 for 2 classes.* from 0 to 2"),
     "target too short": (LOGITS, TARGET[:-1], ValueError, r"\(8,\) .* \(8, 3\), got \(7,\)"),
     "target not flat": (LOGITS, TARGET[:, None], ValueError, r"got \(8, 1\).*target\.squeeze\(1\)"),
@@ -78,14 +76,11 @@ Z, C = torch.tensor([0.2, 0.5, 0.9, 0.7]), torch.tensor([0, 1, 1, 0])
 PAIR_FUNCTIONS = [F.esd, F.mmce, F.mmce_weighted, F.soft_binned_ece, F.ece, F.dca]
 BAD_PAIRS: dict[str, tuple[Any, Any, type[Exception], str]] = {
     "logits for confidence": (Z * 10, C, ValueError, r"\[0, 1\].* from 2 to 9"),
-    "negative confidence": (Z - 0.5, C, ValueError, r"from -0.3 to 0.4"),
     "NaN confidence": (Z / torch.tensor([1, 0, 1, 0]) * 0, C, ValueError, "without NaN"),
     "integer confidence": (C, C, TypeError, "confidence .*torch.int64"),
     "array confidence": (Z.numpy(), C, TypeError, "got ndarray"),
-    "array correct": (Z, C.numpy(), TypeError, "got ndarray"),
     "correct not 0 or 1": (Z, C * 2, ValueError, "correct must hold"),
     "correct NaN": (Z, C * torch.nan, ValueError, "correct must hold"),
-    "correct infinite": (Z, C.float() / 0.0, ValueError, "correct must hold"),
     "lengths differ": (Z, C[:3], ValueError, r"\(4,\) .* \(3,\)"),
     "0-d": (Z[0], C[0], ValueError, "0-d"),
 }
@@ -106,7 +101,7 @@ def weighted(weight: Any) -> Call:
     return lambda: cal.ESDLoss()(LOGITS, TARGET, sample_weight=weight)
 
 
-def labels(target: Any, logits: Tensor = LOGITS, **options: Tensor) -> Call:
+def labels(target: Any, logits: Any = LOGITS, **options: Tensor) -> Call:
     return lambda: cal.ESDLoss(view="multi-label")(logits, target, **options)
 
 
@@ -125,12 +120,9 @@ BAD: dict[str, tuple[Call, type[Exception], str]] = {
     "soft threshold": (lambda: cal.SoftAvUCLoss(1.0), ValueError, "threshold"),
     "gamma": (lambda: cal.FocalLoss(-1), ValueError, "gamma"),
     "gamma name": (lambda: cal.FocalLoss("flsd"), ValueError, "'flsd-53'"),  # type: ignore[arg-type]
-    "dual gamma": (lambda: cal.DualFocalLoss(float("inf")), ValueError, "gamma"),
     "smoothing": (lambda: cal.LabelSmoothingLoss(1.0), ValueError, "smoothing"),
     "spread": (lambda: cal.LabelSmoothingLoss(spread="none"), ValueError, "'all', 'others'"),  # type: ignore[arg-type]
     "bsce-gra gamma": (lambda: cal.BSCEGRALoss(-1), ValueError, "gamma"),
-    "bsce-gra norm": (lambda: cal.BSCEGRALoss(norm=0.5), ValueError, "norm"),
-    "logit norm": (lambda: cal.LogitNormLoss(0), ValueError, "temperature"),
     "adafocal bins": (lambda: cal.AdaFocalLoss(0), ValueError, "bins"),
     "adafocal gamma": (lambda: cal.AdaFocalLoss(gamma=30), ValueError, "gamma .*20"),
     "cals margin": (lambda: cal.CALSLoss(0), ValueError, "margin"),
@@ -140,8 +132,6 @@ BAD: dict[str, tuple[Call, type[Exception], str]] = {
     "margin": (lambda: cal.MarginLabelSmoothingLoss(margin=-1), ValueError, "margin"),
     "negative weight": (weighted(torch.arange(8) - 1.0), ValueError, "sample_weight .*from -1 to 6"),
     "NaN weight": (weighted(torch.full((8,), torch.nan)), ValueError, "sample_weight .*finite"),
-    "infinite weight": (weighted(torch.full((8,), torch.inf)), ValueError, "sample_weight .*finite"),
-    "weight too short": (weighted(torch.ones(7)), ValueError, r"sample_weight .*\(8,\) .* \(7,\)"),
     "weight a list": (weighted([1.0] * 8), TypeError, "sample_weight .*got list"),
     "complex weight": (weighted(torch.ones(8, dtype=torch.complex64)), TypeError, "sample_weight .*real"),
     "weight elsewhere": (weighted(torch.ones(8, device="meta")), ValueError, "sample_weight .*meta"),
@@ -151,10 +141,9 @@ BAD: dict[str, tuple[Call, type[Exception], str]] = {
     "labels: soft": (labels(ONES / 2), ValueError, "only 0 and 1 .*round"),
     "labels: NaN": (labels(ONES * torch.nan), ValueError, "only 0 and 1"),
     "labels: NaN logits": (labels(ONES, NAN), ValueError, "logits must be finite"),
-    "labels: too few": (labels(ONES[:2], LOGITS[:2]), ValueError, "ESD .*3 samples, got 2"),
     "labels: none": (labels(ONES[:, :0], LOGITS[:, :0]), ValueError, "class or label"),
-    "labels: a list": (labels([[0, 1], [1, 1]]), TypeError, "target .*got list"),
     "labels: elsewhere": (labels(ONES.to("meta")), ValueError, "target .*meta"),
+    "labels: an object": (labels(ONES, SimpleNamespace(logits=LOGITS)), TypeError, r"outputs\.logits"),
     "labels: mask": (labels(ONES, mask=TARGET > 0), ValueError, r"mask .*\(8, 3\) .*\(8,\)"),
     "labels: weights": (labels(ONES, sample_weight=ONES), ValueError, r"sample_weight .*\(8,\) .*\(8, 3\)"),
 }
@@ -244,7 +233,6 @@ LIKELY: dict[str, tuple[Tensor, type[Exception], str]] = {
     "one-hot, float": (torch.eye(3)[TARGET], TypeError, "one-hot"),
     "labels": (LABELS, ValueError, "multi-label.*multi_label=True"),
     "labels, some ignored": (LABELS.masked_fill(torch.eye(8, 3) == 1, -100), ValueError, "multi-label"),
-    "labels, float": (LABELS.float(), TypeError, "multi-label"),
     "anything else": (torch.full((8, 3), 2), ValueError, r"got \(8, 3\)$"),
     "soft labels": (LOGITS.softmax(1), TypeError, r"target\.long"),
 }

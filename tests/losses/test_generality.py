@@ -63,20 +63,6 @@ def test_samples_that_do_not_count_change_nothing(name: str) -> None:
         assert (masked_gradient[~counts] == 0).all()
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_mask_and_ignored_label_work_together_on_dense_logits(name: str) -> None:
-    module = MODULES[name]()
-    logits, target = random_logits(24, 5, seed=3)
-    counts = torch.rand(24, generator=torch.Generator().manual_seed(0)) < 0.7
-    expected = module(logits[counts], target[counts])
-    ignored = counts.clone()
-    ignored[: len(counts) // 2] = True  # one half by the mask, the other by the label
-    folded_logits, folded_target = dense(logits, target.masked_fill(~ignored, -100), 4, 6)
-    masked = counts.clone()
-    masked[len(counts) // 2 :] = True
-    torch.testing.assert_close(module(folded_logits, folded_target, mask=masked.reshape(4, 6)), expected)
-
-
 def test_prediction_follows_the_logits_where_probabilities_round_to_a_tie() -> None:
     logits = torch.tensor([[0.0, 1e-9]] * 4)
     assert logits.softmax(1).unique().numel() == 1

@@ -85,13 +85,6 @@ def test_every_type_holds_labels(name: str, dtype: torch.dtype) -> None:
     assert module(logits, target.to(dtype)) == module(logits, target)
 
 
-def test_float_targets_may_hold_the_ignored_label() -> None:
-    module = cal.ESDLoss(view="multi-label")
-    logits, target = labelled()
-    target[3:6, 1] = -100
-    assert module(logits, target.float()) == module(logits, target)
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_dense_logits_weights_and_ignored_labels_together(name: str) -> None:
     module = CASES[name][0]()

@@ -107,13 +107,6 @@ def test_the_calibration_line_is_that_of_a_general_optimiser() -> None:
     assert found.intercept - found.intercept_low == pytest.approx(1.959964 * error[0], rel=1e-4)
 
 
-def test_the_calibration_line_is_at_the_optimum() -> None:
-    found = metrics.calibration_line(RISK, EVENT)
-    logit = np.log(RISK / (1 - RISK))
-    residual = EVENT - 1 / (1 + np.exp(-found.intercept - found.slope * logit))
-    assert np.abs([residual.sum(), residual @ logit]).max() < 1e-10  # the gradient
-
-
 @pytest.mark.parametrize(
     ("risk", "event", "message"),
     [

@@ -35,9 +35,7 @@ def test_scores_equal_loops_over_labels() -> None:
         assert scores.log_loss == pytest.approx(np.mean([loss[:, k].mean() for k in range(3)]))
         assert scores.brier == pytest.approx(np.mean([((P - TARGET) ** 2)[:, k].mean() for k in range(3)]))
         assert scores.classwise_ece == pytest.approx(np.mean([ece(P[:, k], TARGET[:, k]) for k in range(3)]))
-        assert scores.ece == pytest.approx(ece(P.ravel(), TARGET.ravel()))
         assert scores.accuracy == pytest.approx(((P > 0.5) == TARGET).mean())
-        assert scores.mean_confidence == pytest.approx(P.mean())
 
 
 def test_scores_of_pairs_are_those_of_all_labels() -> None:
@@ -129,9 +127,8 @@ def test_inference_asks_for_one_label() -> None:
     label = data.of_class(1)
     pairs = metrics.predictions(P[:, 1], TARGET[:, 1])
     for metric in ("esd", "ece", "smooth_ece"):
-        assert metrics.calibration_test(label, metric=metric, draws=50) == metrics.calibration_test(
-            pairs, metric=metric, draws=50
-        )
+        found, expected = (metrics.calibration_test(each, metric=metric, draws=50) for each in (label, pairs))
+        assert found == expected
     entropy = -(P * np.log(P) + (1 - P) * np.log(1 - P))[:, 1].mean()
     assert metrics.calibration_test(label, metric="log_loss", draws=200).null_mean == pytest.approx(entropy, rel=0.03)
     with pytest.raises(ValueError, match=r"SKCE .*of_class"):

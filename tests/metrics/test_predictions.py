@@ -42,7 +42,10 @@ def test_series_give_what_arrays_give(library: str) -> None:
     pairs = metrics.predictions(series_of(library, z), series_of(library, c))
     assert_same(pairs, metrics.predictions(z, c))
     binary = metrics.predictions(probabilities=series_of(library, P[:, 1]), target=series_of(library, TARGET == 1))
-    assert_same(binary, metrics.predictions(probabilities=P[:, 1], target=TARGET == 1))
+    expected = metrics.predictions(probabilities=P[:, 1], target=TARGET == 1)
+    assert_same(binary, expected)
+    names = np.where(TARGET == 1, "yes", "no")
+    assert_same(metrics.predictions(probabilities=P[:, 1], target=names, classes=["no", "yes"]), expected)
     sets = frame_of(library, P > 0.2, NAMES)
     assert metrics.coverage(sets, series_of(library, TARGET)) == metrics.coverage(P > 0.2, TARGET)
 
@@ -76,12 +79,6 @@ def test_labels_are_found_among_the_classes(target: Any, classes: Any) -> None:
     assert found.names == tuple(map(str, classes))
 
 
-def test_names_of_two_classes() -> None:
-    target = np.where(TARGET == 1, "yes", "no")
-    found = metrics.predictions(probabilities=P[:, 1], target=target, classes=["no", "yes"])
-    assert_same(found, metrics.predictions(probabilities=P[:, 1], target=TARGET == 1))
-
-
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])
 def test_dense_values_are_rows_in_another_shape(kind: str) -> None:
     values = LOGITS if kind == "logits" else P
@@ -90,9 +87,8 @@ def test_dense_values_are_rows_in_another_shape(kind: str) -> None:
     rows: Any = {kind: values, "target": TARGET, "sample_weight": WEIGHT}
     assert_same(metrics.predictions(**options), metrics.predictions(**rows))
     binary: Any = {kind: dense[:, 1:2], "target": target == 1}
-    assert_same(
-        metrics.predictions(**binary), metrics.predictions(**{**binary, kind: values[:, 1], "target": TARGET == 1})
-    )
+    flat: Any = {kind: values[:, 1], "target": TARGET == 1}
+    assert_same(metrics.predictions(**binary), metrics.predictions(**flat))
 
 
 @pytest.mark.parametrize("ignore_index", [-100, 2])
@@ -197,7 +193,6 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"confidence": GOOD, "correct": [1, 2, 1]}, "only 0 .* 1"),
     ({"confidence": GOOD[:2], "correct": [1, 0]}, "3 samples, got 2"),
     ({"logits": np.zeros((0, 3)), "target": np.zeros(0, dtype=int)}, "3 samples, got 0"),
-    ({"logits": np.zeros(0), "target": np.zeros(0, dtype=int)}, "3 samples, got 0"),
     ({"logits": torch.tensor(3.0), "target": 1}, r"\(N, C\)"),
     ({"logits": [[1.0, 2.0], [3.0]], "target": [0, 1]}, "same length"),
     ({"logits": HALF * np.inf, "target": [0, 1, 1]}, "3 of 3"),
@@ -208,22 +203,17 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"probabilities": HALF, "target": np.eye(2)[[0, 1, 1]]}, "argmax"),
     ({"probabilities": HALF, "target": [0, 1, np.nan]}, "NaN"),
     ({"probabilities": HALF, "target": [0.5, 1, 1]}, "fractions"),
-    ({"probabilities": HALF, "target": [0, -1, 1]}, r"0\.\.1"),
-    ({"probabilities": HALF, "target": [0, 1]}, "target .* shape"),
     ({"probabilities": HALF + 0.2, "target": [0, 1, 0]}, "sum to 1"),
     ({"probabilities": np.ones((3, 1, 0)), "target": np.ones((3, 0), int)}, "3 samples, got 0"),
     ({"probabilities": LOGITS, "target": TARGET}, "logits="),
     ({"probabilities": 100 * P, "target": TARGET}, "percentages"),
-    ({"probabilities": 100 * P[:, 1], "target": TARGET == 1}, "divide by 100"),
     ({"probabilities": P, "target": NAMES[TARGET]}, "'[a-z]+': .* classes="),
     ({"probabilities": P, "target": NAMES[TARGET], "classes": ["ant", "bee"]}, "'cow'"),
     ({"probabilities": P, "target": NAMES[TARGET], "classes": ["ant", "bee", "cow", "dog"]}, "3 classes, got 4"),
-    ({"probabilities": P, "target": ONE_HOT}, "multi_label=True"),
     ({"logits": LOGITS, "target": ONE_HOT}, "multi_label=True"),
     ({"logits": LOGITS, "target": 1 - ONE_HOT, "multi_label": False}, "argmax"),
     ({"logits": LOGITS, "target": 2 * ONE_HOT, "multi_label": True}, "only 0 and 1"),
     ({"logits": LOGITS, "target": TARGET, "multi_label": True}, r"\(300, 3\)"),
-    ({"probabilities": LOGITS, "target": 1 - ONE_HOT}, "logits="),
     ({"confidence": GOOD, "correct": [1, 0, 1], "bins": 0}, "bins"),
     ({"confidence": GOOD, "correct": [1, 0, 1], "convention": "mine"}, "convention"),
 ]

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 duckdb = pytest.importorskip("duckdb")
@@ -26,7 +24,7 @@ from calibrant.metrics import scale_sql  # noqa: E402
 from calibrant.metrics.binned import equal_width_bins  # noqa: E402
 from calibrant.metrics.predictions import Predictions  # noqa: E402
 from calibrant.metrics.scale import Statistics, merged, statistics_duckdb, statistics_spark  # noqa: E402
-from calibrant.metrics.scale_pairs import Source, find_pairs  # noqa: E402
+from calibrant.metrics.scale_pairs import SqlSource, find_pairs  # noqa: E402
 from calibrant.metrics.tests import Judgement  # noqa: E402
 
 Array = npt.NDArray[Any]
@@ -106,22 +104,6 @@ def test_edges_are_compared_in_the_type_of_the_confidence(tmp_path: Path, bins: 
         metrics.predictions(z, c),
         bins,
     )
-
-
-@pytest.mark.slow
-@settings(max_examples=20, deadline=None)
-@given(
-    pairs=st.lists(st.tuples(st.integers(0, 12), st.booleans()), min_size=3, max_size=40),
-    ranges=st.integers(1, 20),
-)
-def test_the_number_of_ranges_does_not_matter(
-    tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[int, bool]], ranges: int
-) -> None:
-    z, c = np.array([k / 12 for k, _ in pairs]), np.array([right for _, right in pairs])
-    path = write(tmp_path_factory.mktemp("p") / "p.parquet", confidence=z, correct=c)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scale_sql, "ROWS_PER_RANGE", max(1, len(pairs) // ranges))
-        assert_agrees(statistics_duckdb(path), metrics.predictions(z, c))
 
 
 @pytest.mark.parametrize("logits", [True, False])
@@ -303,7 +285,7 @@ def test_spark_takes_a_frame_and_never_gathers_its_rows(spark: Any, tmp_path: Pa
 
     frame.createOrReplaceTempView("plan")
     found = [Column(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
-    pairs = find_pairs(Source(scale_sql.SPARK, lambda *_: [], "plan", "plan"), found, Columns(), risk=False)
+    pairs = find_pairs(SqlSource(scale_sql.SPARK, lambda *_: [], "plan", "plan"), found, Columns(), risk=False)
     text = scale_sql.sums_statement(pairs, 20, [0.2, 0.4, 0.6, 0.8])
     plan = spark.sql(text)._jdf.queryExecution().executedPlan().toString()
     spark.catalog.dropTempView("plan")

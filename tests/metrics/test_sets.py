@@ -15,15 +15,6 @@ SETS = np.array([[1, 0, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 0, 0]], dtype=
 TARGET = np.array([3, 0, 2, 0])
 
 
-def test_worked_example() -> None:
-    assert metrics.coverage(SETS, TARGET) == 0.5
-    assert metrics.mean_set_size(SETS) == 7 / 4
-    assert metrics.group_coverage(SETS, TARGET, TARGET) == {3: 1.0, 0: 0.0, 2: 1.0}
-    assert metrics.group_coverage(SETS, TARGET, ["b", "a", "a", "b"]) == {"b": 0.5, "a": 0.5}
-    assert metrics.size_stratified_coverage(SETS, TARGET, bounds=(2,)) == pytest.approx(1 / 3)
-    assert metrics.size_stratified_coverage(SETS, TARGET, bounds=()) == 0.5
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_values_are_those_of_loops(data: st.DataObject) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrant import metrics
-from calibrant.metrics.binned import CONVENTIONS, ConventionName, equal_mass_bins
+from calibrant.metrics.binned import CONVENTIONS, ConventionName
 from calibrant.metrics.predictions import Predictions
 from calibrant.metrics.registry import METRICS
 
@@ -57,14 +57,6 @@ def test_whole_number_weights_equal_repeated_rows(key: str, rows: tuple[np.ndarr
     if metric.jackknife is not None:
         one, other = (metrics.confidence_interval(given, metric=key) for given in (weighted, repeated))
         assert (one.low, one.high) == same((other.low, other.high))
-
-
-@given(rows=weighted_rows(), bins=st.integers(1, 6))
-@settings(max_examples=60, deadline=None)
-def test_bins_of_equal_mass_are_those_of_repeated_rows(rows: tuple[np.ndarray, ...], bins: int) -> None:
-    weighted, repeated = (equal_mass_bins(given, bins=bins) for given in both(rows))
-    for ours, theirs in zip(weighted, repeated, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-12)
 
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
@@ -125,7 +117,6 @@ def numbers(result: Any) -> list[float]:
     return [value for values in nested for value in values if isinstance(value, float | int)]
 
 
-CLOSED = ["esd", "mmce_unbiased", "gap", "accuracy"]
 WITHOUT_DRAWS: dict[str, Callable[[Predictions], Any]] = {
     "ks_test": partial(metrics.closed_form_test, statistic="kolmogorov-smirnov"),
     "kuiper_test": partial(metrics.closed_form_test, statistic="kuiper"),
@@ -136,7 +127,6 @@ WITHOUT_DRAWS: dict[str, Callable[[Predictions], Any]] = {
     "decomposition of Brier": partial(metrics.decomposition, score="brier"),
     "calibration_change": lambda given: metrics.calibration_change(whole(1)[0], given),
     "compare": lambda given: metrics.compare(given, replace(given, confidence=given.confidence**2)),
-    **{key: partial(metrics.confidence_interval, metric=key) for key in CLOSED},
 }
 
 
@@ -173,19 +163,6 @@ def test_groups_and_windows_of_weights_equal_those_of_repeated_rows() -> None:
         assert (part.gap.low, part.gap.high) == pytest.approx((expected.gap.low, expected.gap.high))
 
 
-@pytest.mark.parametrize("metric", CLOSED)
-def test_the_weighted_jackknife_leaves_out_one_of_the_repetitions(metric: str) -> None:
-    jackknife = METRICS[metric].jackknife
-    assert jackknife is not None
-    weighted, _ = whole(n=25)
-    assert weighted.weight is not None
-    found = jackknife(weighted)
-    for m in np.flatnonzero(weighted.weight):
-        less = weighted.weight - (np.arange(25) == m)
-        rest = metrics.predictions(weighted.confidence, weighted.correct, sample_weight=less)
-        assert found.without_each[m] == pytest.approx(METRICS[metric].value(rest), rel=1e-9)
-
-
 def scaled_weights(seed: int, n: int = 200) -> Predictions:
     """Calibrated samples with weights that are not counts, scaled to the effective number of samples."""
     generator = np.random.default_rng(seed)
@@ -200,6 +177,6 @@ def test_scaled_weights_keep_the_level_of_tests_and_intervals(metric: str) -> No
     data = [scaled_weights(seed) for seed in range(300)]
     p_values = [metrics.calibration_test(each, metric=metric, draws=99, seed=k).p_value for k, each in enumerate(data)]
     assert 0.015 <= np.mean(np.array(p_values) <= 0.05) <= 0.1
-    if metric in CLOSED:
+    if METRICS[metric].jackknife is not None:
         found = [metrics.confidence_interval(each, metric=metric) for each in data]
         assert np.mean([each.low <= 0 <= each.high for each in found]) >= 0.9

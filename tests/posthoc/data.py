@@ -24,9 +24,9 @@ from calibrant.posthoc import (
     SplineCalibration,
     VennAbers,
 )
-from calibrant.posthoc.auto import METHODS
 from calibrant.posthoc.fit import Fitted
 from calibrant.posthoc.map import Part
+from calibrant.posthoc.registry import METHODS
 
 Kind = TypeVar("Kind", bound=Part)
 CALIBRATORS: dict[str, Callable[[], Calibrator]] = {

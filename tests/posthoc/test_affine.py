@@ -1,6 +1,6 @@
 """The affine solver reaches the optimum of its convex problem, by Newton's method and by L-BFGS alike."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -23,25 +23,32 @@ from calibrant.posthoc import (
 from calibrant.posthoc.cross_validation import HeldOut
 from calibrant.posthoc.map import Affine
 from calibrant.posthoc.solvers import Correction, Penalty, fit_affine
-from tests.posthoc.data import nll, overconfident, part_of
+from tests.posthoc.data import CALIBRATORS, nll, overconfident, part_of
 
 
 def objective(
-    features: Tensor, target: Tensor, weight: Tensor | None, penalty: Penalty, at: Sequence[Tensor]
+    features: Tensor, target: Tensor, weight: Tensor | None, penalty: Penalty, matrix: Tensor, shift: Tensor
 ) -> Tensor:
-    """Transcription of the formula, sample by sample and entry by entry."""
-    classes = features.shape[1]
-    matrix, shift = at[0] if at[0].dim() == 2 else torch.diag(at[0]), at[1]
-    weights = torch.ones(len(features), dtype=torch.float64) if weight is None else weight
-    total = torch.zeros((), dtype=torch.float64)
-    for row, label, each in zip(features, target, weights, strict=True):
-        logits = row + matrix @ row + shift
-        total = total + each * (torch.logsumexp(logits, 0) - logits[label])
-    total = total / weights.sum() + penalty.shift * (shift**2).sum()
-    for i in range(classes):
-        for j in range(classes):
-            total = total + (penalty.diagonal if i == j else penalty.off_diagonal) * matrix[i, j] ** 2
-    return total
+    """The mean loss of ``features + matrix @ features + shift``, and the penalties."""
+    full = matrix if matrix.dim() == 2 else torch.diag(matrix)
+    losses = torch.nn.functional.cross_entropy(features + features @ full.T + shift, target, reduction="none")
+    loss = losses.mean() if weight is None else losses @ weight / weight.sum()
+    diagonal = full.diagonal()
+    off_diagonal = full - torch.diag(diagonal)
+    squares = penalty.off_diagonal * (off_diagonal**2).sum() + penalty.diagonal * (diagonal**2).sum()
+    return loss + squares + penalty.shift * (shift**2).sum()
+
+
+def minimum(loss_of: Callable[[Tensor], Tensor], start: Tensor) -> float:
+    """Lowest value of a differentiable function by SciPy's BFGS family on autograd's gradients."""
+
+    def value_and_gradient(position: np.ndarray) -> tuple[float, np.ndarray]:
+        leaf = torch.from_numpy(position).requires_grad_()
+        loss = loss_of(leaf)
+        return loss.item(), torch.autograd.grad(loss, leaf)[0].numpy()
+
+    options = {"maxiter": 5000, "maxfun": 10000, "ftol": 1e-15, "gtol": 1e-9, "maxcor": 30}
+    return float(minimize(value_and_gradient, start.numpy(), jac=True, method="L-BFGS-B", options=options).fun)
 
 
 def solved(
@@ -71,7 +78,7 @@ def test_the_gradient_vanishes_at_the_solution(
         patch.setattr(solvers, "NEWTON_PRODUCTS", 1e12 if newton else 0.0)
         found = solved(features, target, weight, penalty, diagonal=diagonal, tolerance=1e-12)
     variables = [part.requires_grad_() for part in found]
-    value = objective(features, target, weight, penalty, variables)
+    value = objective(features, target, weight, penalty, *variables)
     slopes = torch.autograd.grad(value, variables)
     # Strongly convex with modulus 0.1: the value is within |gradient|^2 / 0.2 of the minimum.
     assert sum(float((slope**2).sum()) for slope in slopes) / 0.2 < 1e-8
@@ -89,29 +96,16 @@ def test_structured_scaling_is_the_minimum_of_its_formula(
     share = 1 / (samples + 1)
     features = ((1 - share) * (logits / fitted.temperature_).softmax(1) + share / classes).log()
     own = classes / samples
-    eye = torch.eye(classes, dtype=torch.float64)
     of_fit = part_of(fitted, Affine)
     matrix = torch.from_numpy(of_fit.matrix - (np.eye(classes) if kind.full else 1))
     shift = torch.from_numpy(of_fit.shift)
-    leaf = [torch.zeros_like(part).requires_grad_() for part in (matrix, shift)]
 
-    def value(matrix: Tensor, shift: Tensor) -> Tensor:
-        full = matrix if matrix.dim() == 2 else torch.diag(matrix)
-        nll = torch.nn.functional.cross_entropy(features + features @ full.T + shift, target)
-        prior = (classes - 1) * ((1 - eye) * full**2).sum() + (eye * full**2).sum() + (shift**2).sum()
-        return nll + own * prior
+    def value(variables: Tensor) -> Tensor:
+        penalty = Penalty(own * (classes - 1), own, own)
+        return objective(features, target, None, penalty, variables[:-classes].view(matrix.shape), variables[-classes:])
 
-    optimizer = torch.optim.LBFGS(leaf, max_iter=3000, tolerance_grad=1e-10, tolerance_change=1e-15, history_size=30,
-                                  line_search_fn="strong_wolfe")  # fmt: skip
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = value(*leaf)
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
-    assert float(value(matrix, shift)) <= value(*leaf).item() + 1e-8
+    found = torch.cat((matrix.flatten(), shift))
+    assert value(found).item() <= minimum(value, torch.zeros_like(found)) + 1e-8
     expected = (features + features @ (matrix if kind.full else torch.diag(matrix)).T + shift).softmax(1)
     torch.testing.assert_close(fitted.predict_proba(logits), expected, rtol=0, atol=1e-9)
 
@@ -125,11 +119,7 @@ def test_a_solver_that_stops_a_step_early_has_reached_the_minimum(strength: floa
     penalty = Penalty(strength, 0.1 * strength, 0.1 * strength)
     found = solved(logits, target, weight, penalty, diagonal=False, tolerance=5e-7)
     matrix, shift = (part.requires_grad_() for part in found)
-    losses = torch.nn.functional.cross_entropy(logits + logits @ matrix.T + shift, target, reduction="none")
-    nll = losses.mean() if weight is None else losses @ weight / weight.sum()
-    squares = matrix**2
-    own = 0.1 * (squares.diagonal().sum() + (shift**2).sum())
-    slopes = torch.autograd.grad(nll + strength * (squares.sum() - squares.diagonal().sum() + own), (matrix, shift))
+    slopes = torch.autograd.grad(objective(logits, target, weight, penalty, matrix, shift), (matrix, shift))
     # Strongly convex: an entry with the penalty a x^2 is within slope^2 / 4a of its best.
     factor = torch.full((30, 30), strength, dtype=torch.float64).fill_diagonal_(0.1 * strength)
     bound = (slopes[0] ** 2 / (4 * factor)).sum() + (slopes[1] ** 2).sum() / (0.4 * strength)
@@ -143,42 +133,12 @@ def test_large_problems_in_single_precision_reach_the_minimum(
     logits, target = overconfident(samples, classes, temperature, seed=1)
     logits = (logits + torch.linspace(0, 1, classes, dtype=torch.float64)).log_softmax(1)
     own = classes / samples
-    values = []
+    penalty, values = Penalty(own * (classes - 1), own, own), []
     for limit, tolerance in ((1e12, 1e-14), (0, StructuredMatrixScaling.tolerance)):
         monkeypatch.setattr(solvers, "SINGLE_PRECISION", limit)
-        penalty = Penalty(own * (classes - 1), own, own)
         matrix, shift = solved(logits, target, None, penalty, diagonal=False, tolerance=tolerance)
-        fit = torch.nn.functional.cross_entropy(logits + logits @ matrix.T + shift, target)
-        squares = matrix**2
-        of_diagonal = squares.diagonal().sum()
-        values.append(float(fit + own * ((classes - 1) * (squares.sum() - of_diagonal) + of_diagonal + shift @ shift)))
+        values.append(float(objective(logits, target, None, penalty, matrix, shift)))
     assert 0 <= values[1] - values[0] + 1e-14 < 1e-8
-
-
-def test_many_samples_leave_temperature_scaling_behind_and_few_stay_with_it() -> None:
-    logits, target = overconfident(5000, 4, 2.0, seed=3)
-    swapped = logits[:, [1, 0, 2, 3]]
-    fits = [StructuredMatrixScaling().fit(swapped[:n], target[:n]) for n in (20, 200, 5000)]
-    shifts = [float(np.abs(part_of(fit, Affine).matrix - np.eye(4)).max()) for fit in fits]
-    assert shifts[0] < shifts[1] < shifts[2]
-    assert shifts[0] < 0.2
-    accuracy = (
-        (StructuredMatrixScaling().fit(swapped, target).predict_proba(swapped).argmax(1) == target).double().mean()
-    )
-    assert accuracy > (logits.argmax(1) == target).double().mean() - 0.02
-
-
-def test_a_layer_with_structured_scaling_behind_it_gives_calibrated_logits() -> None:
-    torch.manual_seed(0)
-    for outputs, classes in ((4, 4), (1, 2)):
-        layer = torch.nn.Linear(6, outputs)
-        inputs = 3 * torch.randn(400, 6)
-        target = torch.randint(classes, (400,))
-        for kind in (StructuredMatrixScaling, StructuredVectorScaling):
-            scaling = kind().fit(layer(inputs).detach(), target)
-            folded = scaling.fold_into(layer)
-            assert isinstance(next(folded.children()), torch.nn.Linear)
-            torch.testing.assert_close(folded(inputs), scaling(layer(inputs)), rtol=1e-5, atol=1e-5)
 
 
 def biased(samples: int, classes: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -187,19 +147,6 @@ def biased(samples: int, classes: int, seed: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed + 1)
     scale = 1 + 2 * torch.rand(classes, generator=generator, dtype=torch.float64)
     return logits * scale + torch.randn(classes, generator=generator, dtype=torch.float64), target
-
-
-def minimum(loss_of: "torch.nn.Module | object", start: Tensor) -> tuple[float, Tensor]:
-    """Lowest value of a differentiable function by SciPy's BFGS family on autograd's gradients."""
-
-    def value_and_gradient(position: np.ndarray) -> tuple[float, np.ndarray]:
-        leaf = torch.from_numpy(position).requires_grad_()
-        loss = loss_of(leaf)  # type: ignore[operator]
-        return loss.item(), torch.autograd.grad(loss, leaf)[0].numpy()
-
-    options = {"maxiter": 5000, "maxfun": 10000, "ftol": 1e-15, "gtol": 1e-9, "maxcor": 30}
-    found = minimize(value_and_gradient, start.numpy(), jac=True, method="L-BFGS-B", options=options)
-    return float(found.fun), torch.from_numpy(found.x)
 
 
 @pytest.mark.parametrize(("samples", "classes"), [(500, 2), (2000, 10), (3000, 100)])
@@ -211,7 +158,7 @@ def test_vector_scaling_reaches_the_lowest_likelihood(samples: int, classes: int
         return torch.nn.functional.cross_entropy(logits * scale + shift, target)
 
     start = torch.cat((torch.ones(classes), torch.zeros(classes))).double()
-    lowest = minimum(loss, start)[0]
+    lowest = minimum(loss, start)
     for dtype in (torch.float64, torch.float32):
         scaling = VectorScaling(strict=True).fit(logits.to(dtype), target)
         assert nll(scaling.predict_proba(logits), target) <= lowest + 1e-6
@@ -222,27 +169,14 @@ def test_vector_scaling_reaches_the_lowest_likelihood(samples: int, classes: int
 def test_affine_maps_reach_the_lowest_penalised_likelihood(kind: type[MatrixScaling]) -> None:
     logits, target = biased(1500, 4, seed=3)
     features = logits if kind is MatrixScaling else logits.log_softmax(1)
-    off = 1 - torch.eye(4, dtype=torch.float64)
+    penalty, eye = Penalty(0.3 / 12, 0, 0.05 / 4), torch.eye(4, dtype=torch.float64)
 
     def penalised(matrix: Tensor, shift: Tensor) -> Tensor:
-        fit = torch.nn.functional.cross_entropy(features @ matrix.T + shift, target)
-        return fit + 0.3 * ((off * matrix) ** 2).sum() / 12 + 0.05 * (shift**2).mean()
+        return objective(features, target, None, penalty, matrix - eye, shift)
 
-    lowest, _ = minimum(lambda x: penalised(x[:16].view(4, 4), x[16:]), torch.zeros(20, dtype=torch.float64))
-    fitted = kind(0.3, 0.05).fit(logits, target)
-    found = part_of(fitted, Affine)
+    lowest = minimum(lambda x: penalised(x[:16].view(4, 4), x[16:]), torch.zeros(20, dtype=torch.float64))
+    found = part_of(kind(0.3, 0.05).fit(logits, target), Affine)
     assert float(penalised(torch.from_numpy(found.matrix), torch.from_numpy(found.shift))) <= lowest + 1e-8
-
-
-@pytest.mark.parametrize("kind", [MatrixScaling, DirichletCalibration])
-def test_strong_penalties_leave_a_diagonal_and_weak_ones_do_not(kind: type[MatrixScaling]) -> None:
-    logits, target = biased(500, 3, seed=5)
-    off = ~np.eye(3, dtype=bool)
-    strong, weak = (part_of(kind(each, each).fit(logits, target), Affine) for each in (1e6, 1e-6))
-    assert np.abs(strong.matrix[off]).max() < 1e-4
-    assert np.abs(strong.shift).max() < 1e-4
-    assert np.abs(weak.matrix[off]).max() > 1e-3
-    assert np.abs(weak.shift).max() > 1e-2
 
 
 def test_cross_validation_corrects_what_a_diagonal_cannot() -> None:
@@ -257,19 +191,14 @@ def test_cross_validation_corrects_what_a_diagonal_cannot() -> None:
     assert after < nll(vector.predict_proba(mixed[1000:]), target[1000:]) - 0.02
 
 
-@pytest.mark.parametrize("kind", [VectorScaling, MatrixScaling, DirichletCalibration])
-def test_separable_data_stays_finite(kind: type[VectorScaling] | type[MatrixScaling]) -> None:
+@pytest.mark.parametrize("name", ["vector", "matrix", "dirichlet"])
+def test_separable_data_stay_finite_and_logits_that_overflow_are_refused(name: str) -> None:
     logits = torch.eye(3)[torch.arange(60) % 3] * 5
-    calibrator = (kind() if kind is VectorScaling else kind(0.01, 0.01)).fit(logits, torch.arange(60) % 3)  # type: ignore[call-arg, arg-type]
+    calibrator = CALIBRATORS[name]().fit(logits, torch.arange(60) % 3)
     assert all(np.abs(array).max() < 100 for array in calibrator.map_.arrays().values())
     assert calibrator.predict_proba(logits).isfinite().all()
-
-
-@pytest.mark.parametrize("kind", [VectorScaling, MatrixScaling, DirichletCalibration])
-def test_logits_that_overflow_are_refused(kind: type[VectorScaling] | type[MatrixScaling]) -> None:
-    logits, target = overconfident(50, 3, 1.0, seed=8)
     with pytest.raises(ValueError, match="overflows"):
-        (kind() if kind is VectorScaling else kind(1.0, 1.0)).fit(logits * 1e300, target)  # type: ignore[call-arg, arg-type]
+        CALIBRATORS[name]().fit(logits.double() * 1e300, (torch.arange(60) + 1) % 3)
 
 
 def test_a_class_that_never_occurs_stays_finite() -> None:
@@ -281,9 +210,9 @@ def test_a_class_that_never_occurs_stays_finite() -> None:
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"off_diagonal_penalty": -1.0}, "off_diagonal_penalty must be at least 0"),
-    ({"bias_penalty": "auto"}, 'bias_penalty must be a number or "cv", got \'auto\''),
-    ({"folds": 1}, "folds must be at least 2, got 1"),
+    ({"off_diagonal_penalty": -1.0}, "off_diagonal_penalty"),
+    ({"bias_penalty": "auto"}, "bias_penalty .*cv"),
+    ({"folds": 1}, "folds .*at least 2"),
 ])  # fmt: skip
 def test_bad_options_are_named(options: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -291,6 +220,6 @@ def test_bad_options_are_named(options: dict[str, float], message: str) -> None:
 
 
 def test_too_few_samples_to_cross_validate_get_a_fixed_prior() -> None:
-    with pytest.warns(FitWarning, match="too few to cross-validate"):
+    with pytest.warns(FitWarning, match="too few"):
         fitted = MatrixScaling().fit(torch.eye(2), torch.tensor([0, 0]))
     assert fitted.chosen_penalties_ == (2.0, 2.0)

@@ -1,7 +1,6 @@
 """Sets cover as often as promised, and are what the definitions say."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from calibrant.metrics import coverage, mean_set_size
-from calibrant.posthoc import ConformalClassifier, load, save
+from calibrant.posthoc import ConformalClassifier
 from calibrant.posthoc.conformal_sets import uniform
 from calibrant.posthoc.cross_validation import random_words
 from calibrant.posthoc.map import TorchOps
@@ -25,13 +24,8 @@ SCORES: dict[str, dict[str, Any]] = {
     "top-k": {"score": "top-k"},
     "raps": {"score": "raps", "penalty": 0.05, "rank": 2},
     "raps, tuned": {"score": "raps", "penalty": "tune", "rank": "tune"},
-    "raps, rank tuned": {"score": "raps", "penalty": 0.05, "rank": "tune"},
     "raps, penalty tuned": {"score": "raps", "penalty": "tune", "rank": 2},
 }
-
-
-def covered(conformal: ConformalClassifier, logits: Tensor, target: Tensor, seed: int) -> float:
-    return float(conformal.predict_set(logits, seed=seed).gather(1, target.unsqueeze(1)).double().mean())
 
 
 @pytest.mark.slow_after(3)
@@ -42,7 +36,7 @@ def test_marginal_coverage(name: str, alpha: float) -> None:
     for seed in range(200):
         logits, target = overconfident(300, 6, 2.0, seed, spread=1.0)
         conformal = ConformalClassifier(alpha=alpha, seed=seed, **SCORES[name]).fit(logits[:100], target[:100])
-        rates.append(covered(conformal, logits[100:], target[100:], seed=1000 + seed))
+        rates.append(coverage(conformal.predict_set(logits[100:], seed=1000 + seed), target[100:]))
     # Over data sets the mean lies in [1 - alpha, 1 - alpha + 1/(n+1)]; its standard error here is below 0.004.
     assert np.mean(rates) > 1 - alpha - 0.01
     if name not in ("aps, not randomised", "top-k"):
@@ -77,24 +71,6 @@ def test_sets_are_those_of_the_definition(name: str) -> None:
     assert conformal.predict_set(new).tolist() == expected
 
 
-def test_too_few_samples_give_every_class() -> None:
-    logits, target = overconfident(8, 5, 2.0, seed=2)
-    conformal = ConformalClassifier("lac", 0.1).fit(logits, target)
-    assert conformal.quantile_ == math.inf
-    assert conformal.predict_set(logits).all()
-    nine, labels = overconfident(9, 5, 2.0, seed=2)
-    assert ConformalClassifier("lac", 0.1).fit(nine, labels).quantile_ < 1  # the ninth of nine
-
-
-def test_penalties_shorten_long_sets() -> None:
-    logits, target = overconfident(2000, 50, 1.0, seed=3, spread=1.0)
-    sizes = [
-        ConformalClassifier(alpha=0.1, **options).fit(logits, target).predict_set(logits).sum(1).max().item()
-        for options in ({"score": "aps"}, {"score": "raps", "penalty": 0.5, "rank": 5})
-    ]
-    assert sizes[1] < sizes[0]
-
-
 def test_rows_one_by_one_have_the_sets_of_the_batch() -> None:
     logits, target = overconfident(400, 10, 2.0, seed=6, spread=1.0)
     for dtype in (torch.float32, torch.float64):
@@ -105,15 +81,6 @@ def test_rows_one_by_one_have_the_sets_of_the_batch() -> None:
         assert torch.equal(conformal.predict_set(new.flip(0)).flip(0), batch)
 
 
-@pytest.mark.parametrize("score", ["aps", "raps"])
-def test_coverage_one_by_one_is_nominal_for_every_seed(score: str) -> None:
-    logits, target = overconfident(12_000, 6, 2.0, seed=7, spread=1.0)
-    for seed in range(8):  # as many U as samples: with one U for all, coverage would depend on the seed
-        conformal = ConformalClassifier(score, 0.1, seed=seed).fit(logits[:6000], target[:6000])  # type: ignore[arg-type]
-        hits = conformal.predict_set(logits[6000:]).gather(1, target[6000:].unsqueeze(1))
-        assert hits.double().mean().item() == pytest.approx(0.9, abs=0.02)
-
-
 def test_repeated_rows_are_covered_for_every_seed() -> None:
     few, _ = overconfident(5, 4, 1.0, seed=8, spread=1.0)
     generator = torch.Generator().manual_seed(9)
@@ -121,8 +88,7 @@ def test_repeated_rows_are_covered_for_every_seed() -> None:
     target = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
     for seed in range(10):
         conformal = ConformalClassifier("aps", 0.2, seed=seed).fit(logits[:2000], target[:2000])
-        hits = conformal.predict_set(logits[2000:]).gather(1, target[2000:].unsqueeze(1))
-        assert hits.double().mean() > 0.8 - 0.03
+        assert coverage(conformal.predict_set(logits[2000:]), target[2000:]) > 0.8 - 0.03
 
 
 @pytest.mark.parametrize("classes", [2, 7])
@@ -132,12 +98,8 @@ def test_hashed_numbers_are_uniform_and_unrelated(dtype: torch.dtype, classes: i
     one, other = (uniform(TorchOps(), logits, seed).squeeze(1).double() for seed in (3, 4))
     even = (torch.arange(5000, dtype=torch.float64) + 0.5) / 5000
     assert (one.sort().values - even).abs().max() < 0.03
-    for pair in (
-        torch.stack((one, other)),
-        torch.stack((one[1:], one[:-1])),
-        torch.stack((one, logits[:, 1].double())),
-    ):
-        assert torch.corrcoef(pair)[0, 1].abs() < 0.06
+    for pair in ((one, other), (one[1:], one[:-1]), (one, logits[:, 1].double())):
+        assert torch.corrcoef(torch.stack(pair))[0, 1].abs() < 0.06
     zeros = torch.zeros(1, 2)
     assert torch.equal(uniform(TorchOps(), zeros, 0), uniform(TorchOps(), -zeros, 0))
 
@@ -173,27 +135,26 @@ def test_randomness_is_named() -> None:
     assert not torch.equal(one.predict_set(logits), one.predict_set(logits, seed=9))
 
 
-def test_binary_sets_of_arrays_come_back_from_a_file(tmp_path: Path) -> None:
+def test_binary_logits_have_sets_of_two_classes() -> None:
     logits, target = overconfident(300, 2, 2.0, seed=5)
     one = logits[:, 1] - logits[:, 0]
     conformal = ConformalClassifier("raps", penalty="tune", rank="tune").fit(one.numpy(), target.numpy())
-    assert conformal.predict_set(one).shape == (300, 2)
-    save(conformal, tmp_path / "sets.safetensors")
-    sets = load(tmp_path / "sets.safetensors").predict_set(one.numpy())
+    sets = conformal.predict_set(one.numpy())
+    assert sets.shape == (300, 2)
     assert isinstance(sets, np.ndarray)
     np.testing.assert_array_equal(sets, conformal.predict_set(one).numpy())
     assert torch.equal(conformal(one), conformal.predict_set(one))
 
 
 @pytest.mark.parametrize(("options", "error", "message"), [
-    ({"score": "thr"}, ValueError, "score must be one of 'lac', 'aps', 'raps', 'top-k'"),
-    ({"coverage": "mondrian"}, ValueError, "coverage must be one of 'marginal', 'class-conditional', 'group-cond"),
-    ({"tune_for": "speed"}, ValueError, "tune_for must be one of 'size', 'size-stratified coverage'"),
-    ({"alpha": 0.0}, ValueError, "alpha must be above 0 and below 1"),
-    ({"penalty": "auto"}, ValueError, "penalty must be one of 'tune', got 'auto'"),
-    ({"rank": -1}, ValueError, "rank must be at least 0"),
-    ({"rank": 2.5}, TypeError, "rank must be a whole number"),
-    ({"seed": 1.7}, TypeError, "seed must be a whole number"),
+    ({"score": "thr"}, ValueError, "score .*'raps'"),
+    ({"coverage": "mondrian"}, ValueError, "coverage .*'marginal'"),
+    ({"tune_for": "speed"}, ValueError, "tune_for .*'size'"),
+    ({"alpha": 0.0}, ValueError, "alpha .*above 0"),
+    ({"penalty": "auto"}, ValueError, "penalty .*'tune'"),
+    ({"rank": -1}, ValueError, "rank .*at least 0"),
+    ({"rank": 2.5}, TypeError, "rank .*whole"),
+    ({"seed": 1.7}, TypeError, "seed .*whole"),
 ])  # fmt: skip
 def test_bad_options_are_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):

@@ -46,12 +46,10 @@ def test_classes_and_groups_are_covered_where_marginal_sets_fail(score: Any) -> 
     for seed in range(30):
         logits, target, groups = unequal(4000, seed)
         for kind in KINDS:
-            extra: list[Any] = [
-                {"groups": part} if kind == "group-conditional" else {} for part in (groups[:2000], groups[2000:])
-            ]
+            fitted, new = (groups[:2000], groups[2000:]) if kind == "group-conditional" else (None, None)
             conformal = ConformalClassifier(score, 0.1, coverage=kind, rank=2, seed=seed)
-            conformal.fit(logits[:2000], target[:2000], **extra[0])
-            sets = conformal.predict_set(logits[2000:], **extra[1])
+            conformal.fit(logits[:2000], target[:2000], groups=fitted)
+            sets = conformal.predict_set(logits[2000:], groups=new)
             by_class, by_group = (
                 group_coverage(sets, target[2000:], labels) for labels in (target[2000:], groups[2000:])
             )
@@ -124,17 +122,6 @@ def test_sets_cover_the_fitted_samples_whatever_the_shape_and_ties(data: st.Data
         assert int(hits.sum()) >= min(int(mine.sum()), place_of_quantile(int(mine.sum()), alpha))
 
 
-def test_top_k_sets_are_the_k_most_likely_with_the_smallest_k() -> None:
-    logits, target = overconfident(1000, 8, 1.0, seed=0, spread=1.0)
-    conformal = ConformalClassifier("top-k", 0.1).fit(logits, target)
-    ranks = (logits > logits.gather(1, target.unsqueeze(1))).sum(1) + 1
-    k = next(k for k in range(1, 9) if int((ranks <= k).sum()) >= math.ceil(1001 * 0.9))
-    assert conformal.quantile_ == k
-    sets = conformal.predict_set(logits)
-    assert (sets.sum(1) == k).all()
-    assert torch.equal(sets, torch.zeros_like(sets).scatter(1, logits.topk(k).indices, True))
-
-
 def test_groups_may_have_any_container_and_label() -> None:
     pandas = pytest.importorskip("pandas")
     logits, target, groups = unequal(1200, seed=2)
@@ -142,14 +129,7 @@ def test_groups_may_have_any_container_and_label() -> None:
     first = ConformalClassifier(coverage="group-conditional").fit(logits, target, groups=groups)
     expected = first.predict_set(logits, groups=groups)
     assert first.groups_ == (0, 1)
-    for same in (
-        numbers,
-        groups.numpy(),
-        groups.to(torch.int32),
-        pandas.Series(numbers),
-        tuple(numbers),
-        iter(numbers),
-    ):
+    for same in (numbers, groups.numpy(), groups.to(torch.int32), pandas.Series(numbers), iter(numbers)):
         conformal = ConformalClassifier(coverage="group-conditional").fit(logits, target, groups=same)
         assert conformal.groups_ == (0, 1)
         assert torch.equal(conformal.predict_set(logits, groups=numbers), expected)
@@ -159,12 +139,9 @@ def test_groups_may_have_any_container_and_label() -> None:
         conformal = ConformalClassifier(coverage="group-conditional").fit(logits, target, groups=others)
         assert torch.equal(conformal.predict_set(logits, groups=others), expected)
     in_numpy = conformal.predict_set(logits.numpy(), groups=others)
-    assert isinstance(in_numpy, np.ndarray)
-    assert (in_numpy == expected.numpy()).all()
-    mixed = ConformalClassifier(coverage="group-conditional").fit(
-        logits, target, groups=["a" if g else 7 for g in numbers]
-    )
-    assert mixed.groups_ == (7, "a")
+    np.testing.assert_array_equal(in_numpy, expected.numpy())
+    conformal.fit(logits, target, groups=["a" if g else 7 for g in numbers])
+    assert conformal.groups_ == (7, "a")
 
 
 def test_an_unknown_group_gets_every_class_and_a_warning() -> None:
@@ -187,12 +164,12 @@ def test_groups_of_ignored_samples_do_not_count() -> None:
 
 
 @pytest.mark.parametrize(("groups", "error", "message"), [
-    (None, ValueError, "group-conditional sets need the group of each sample: pass groups="),
-    ([0, 1], ValueError, "groups must have 100 labels, one for each sample, got 2"),
-    (np.zeros((100, 2)), ValueError, r"groups must have shape \(N,\), got \(100, 2\): pass one label"),
-    ("a" * 100, TypeError, "groups must be a list or an array of labels, got str"),
-    ([0.5] * 99 + [math.nan], TypeError, "a group must be a string, a number or a tuple of them, got nan: give"),
-    ([None] * 100, TypeError, "a group must be a string, a number or a tuple of them, got None"),
+    (None, ValueError, "pass groups="),
+    ([0, 1], ValueError, "100 labels, .*got 2"),
+    (np.zeros((100, 2)), ValueError, r"\(100, 2\)"),
+    ("a" * 100, TypeError, "got str"),
+    ([0.5] * 99 + [math.nan], TypeError, "got nan"),
+    ([None] * 100, TypeError, "got None"),
 ])  # fmt: skip
 def test_bad_groups_are_explained(groups: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
@@ -262,6 +239,7 @@ def test_five_samples_give_every_class_and_say_so() -> None:
     conformal = ConformalClassifier()
     (text,) = notices(conformal, logits, target)
     assert "5 samples; alpha=0.1 needs at least 9" in text
+    assert conformal.quantile_ == math.inf
     assert conformal.predict_set(logits).all()
     higher = ConformalClassifier(alpha=0.167)
     (text,) = notices(higher, logits, target)

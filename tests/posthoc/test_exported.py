@@ -37,16 +37,6 @@ def test_the_search_in_exported_programs_is_that_of_torch(right: bool, table: An
     assert torch.equal(found, torch.searchsorted(ascending, places, right=right))
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 63, 64, 65, 1000])
-def test_the_search_finds_neighbouring_floats(length: int) -> None:
-    ascending = torch.rand(3, length, generator=torch.Generator().manual_seed(length)).sort(1).values
-    near = [ascending, ascending.nextafter(torch.tensor(2.0)), ascending.nextafter(torch.tensor(-1.0))]
-    for places in near:
-        for right in (False, True):
-            found = halving_search(TorchOps(), ascending, places, right, torch.zeros_like(places, dtype=torch.long))
-            assert torch.equal(found, torch.searchsorted(ascending, places, right=right))
-
-
 @pytest.fixture
 def runtime() -> Any:
     pytest.importorskip("onnx", reason="ONNX export needs onnx")

@@ -7,15 +7,13 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from calibrant.posthoc import BetaCalibration, ConformalClassifier, HistogramBinning, TemperatureScaling
+from calibrant.posthoc import ConformalClassifier, TemperatureScaling
 from tests.posthoc.data import overconfident
 
 # Their warnings, on import and in use, are about their own code.
 pytestmark = pytest.mark.filterwarnings("ignore")
 LOGITS, TARGET = overconfident(1000, 5, 2.0, seed=0)
 NEW, _ = overconfident(500, 5, 2.0, seed=1)
-ODDS = LOGITS[:, 1] - LOGITS[:, 0]
-HITS = (torch.rand(1000, generator=torch.Generator().manual_seed(2), dtype=torch.float64) < (ODDS / 3).sigmoid()).long()
 
 
 def test_temperature_of_scikit_learn() -> None:
@@ -24,26 +22,6 @@ def test_temperature_of_scikit_learn() -> None:
         pytest.skip("needs a scikit-learn with temperature scaling")
     theirs = calibration._TemperatureScaling().fit(LOGITS.numpy(), TARGET.numpy())
     assert TemperatureScaling().fit(LOGITS, TARGET).temperature_ == pytest.approx(1 / float(theirs.beta_), rel=1e-5)
-
-
-def test_beta_of_betacal() -> None:
-    betacal = pytest.importorskip("betacal")
-    z = ODDS.sigmoid().numpy()
-    theirs = betacal.BetaCalibration(parameters="abm").fit(z.reshape(-1, 1), HITS.numpy())
-    ours = BetaCalibration().fit(ODDS, HITS).predict_proba(ODDS)[:, 1].numpy()
-    np.testing.assert_allclose(ours, theirs.predict(z), atol=2e-3)  # theirs stops at a gradient of 1e-4
-
-
-def test_equal_width_histogram_of_netcal() -> None:
-    pytest.importorskip("netcal")
-    from netcal.binning import HistogramBinning as Theirs
-
-    z = ODDS.sigmoid().numpy()
-    theirs = Theirs(bins=10).fit(z, HITS.numpy()).transform(z)
-    ours = (
-        HistogramBinning(10, "equal-width", "class-wise", strict=True).fit(ODDS, HITS).predict_proba(ODDS)[:, 1].numpy()
-    )
-    np.testing.assert_allclose(ours, theirs, atol=1e-9)
 
 
 class Given:

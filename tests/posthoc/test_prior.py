@@ -1,5 +1,8 @@
 """Prior shift: Bayes' rule with given frequencies, and frequencies estimated from samples without labels."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -65,14 +68,6 @@ def test_the_same_frequencies_change_nothing() -> None:
     np.testing.assert_allclose(before, same.calibrator.predict_proba(logits), atol=1e-6)
 
 
-def test_weights_count_as_frequencies() -> None:
-    logits, target, _ = gaussians(OLD, 1000, seed=0)
-    weight = np.where(target == 2, 3.0, 1.0)
-    shift = PriorShift(method="temperature").fit(logits, target, sample_weight=weight)
-    counts = np.bincount(target, weight)
-    np.testing.assert_allclose(shift.source_, counts / counts.sum(), atol=1e-3)
-
-
 def test_a_frequency_of_zero_and_a_class_without_samples_stay_finite() -> None:
     logits, target, _ = gaussians(OLD, 1000, seed=0)
     shift = PriorShift([0.0, 0.5, 0.5], "temperature").fit(logits[target < 2], target[target < 2])
@@ -83,8 +78,8 @@ def test_a_frequency_of_zero_and_a_class_without_samples_stay_finite() -> None:
         assert np.isfinite(shift.adapt(logits, method=method)).all()
 
 
-def test_adapted_frequencies_are_saved(tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.mktemp("prior") / "shift.safetensors"
+def test_adapted_frequencies_are_saved(tmp_path: Path) -> None:
+    path = tmp_path / "shift.safetensors"
     logits, _, _ = gaussians(NEW, 1000, seed=1)
     shift = fitted()
     shift.adapt(logits)
@@ -103,22 +98,15 @@ def test_few_samples_and_classes_that_look_alike_are_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prior", "message"),
+    ("call", "token"),
     [
-        ([0.5, 0.6], "must sum to 1, got .* which sum to 1.1"),
-        ([-0.5, 1.5], "at least 0"),
-        ([1.0], "one frequency"),
-        ([float("nan"), 1.0], "at least 0"),
+        (lambda: PriorShift([0.5, 0.6]), "sum to 1.1"),
+        (lambda: PriorShift([-0.5, 1.5]), "at least 0"),
+        (lambda: PriorShift([1.0]), "one frequency"),
+        (lambda: fitted(np.array([0.5, 0.5])), "3 classes, got 2"),
+        (lambda: fitted().adapt(np.zeros((0, 3))), "at least 1 sample"),
     ],
 )
-def test_frequencies_are_checked(prior: list[float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        PriorShift(prior)
-
-
-def test_the_number_of_frequencies_is_that_of_the_classes() -> None:
-    logits, target, _ = gaussians(OLD, 100, seed=0)
-    with pytest.raises(ValueError, match="3 classes, got 2"):
-        PriorShift([0.5, 0.5]).fit(logits, target)
-    with pytest.raises(ValueError, match="at least 1 sample"):
-        fitted().adapt(np.zeros((0, 3)))
+def test_frequencies_are_checked(call: Callable[[], object], token: str) -> None:
+    with pytest.raises(ValueError, match=token):
+        call()

@@ -17,8 +17,8 @@ from safetensors.numpy import load_file, save_file
 import calibrant
 from calibrant import posthoc
 from calibrant.posthoc import ConformalClassifier, MatrixScaling, TemperatureScaling
-from calibrant.posthoc.auto import METHODS
 from calibrant.posthoc.fit import Fitted
+from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.saved import KEY, kinds, read_header
 from tests.posthoc.data import CALIBRATORS, FIT, TARGET, TEST
 
@@ -33,10 +33,8 @@ MAKERS: dict[str, Callable[[], Fitted]] = {
 
 
 def results(calibrator: Any) -> torch.Tensor:
-    found: torch.Tensor = (
-        calibrator.predict_set(TEST) if hasattr(calibrator, "predict_set") else calibrator.predict_proba(TEST)
-    )
-    return found
+    predict = calibrator.predict_set if hasattr(calibrator, "predict_set") else calibrator.predict_proba
+    return torch.as_tensor(predict(TEST))
 
 
 @pytest.fixture
@@ -65,9 +63,8 @@ def test_what_was_fitted_comes_back_to_the_bit(name: str, path: Path) -> None:
     assert type(loaded) is type(calibrator)
     assert repr(loaded) == repr(calibrator)
     assert torch.equal(results(loaded), results(calibrator))
-    assert {name: getattr(loaded, name) for name in loaded.found if name != "confusion_" and name != "source_"} == {
-        name: getattr(calibrator, name) for name in loaded.found if name != "confusion_" and name != "source_"
-    }
+    for attribute in loaded.found:
+        np.testing.assert_equal(getattr(loaded, attribute), getattr(calibrator, attribute))
     again = path.with_name("again.safetensors")
     posthoc.save(loaded, again)
     assert read_header(again) == read_header(path)
@@ -118,12 +115,11 @@ def test_other_files_are_refused_in_one_line(written: Path) -> None:
     whole = written.read_bytes()
     length = 8 + int.from_bytes(whole[:8], "little")
     for data, message in [
-        (b"", "is not a safetensors file"),
-        (b"temperature,2.5\n" * 100, "is not a safetensors file"),
-        (b"PK\x03\x04" + bytes(100), "is not a safetensors file"),
+        (b"", "not a safetensors"),
+        (b"temperature,2.5\n" * 100, "not a safetensors"),
         ((5).to_bytes(8, "little") + b"{oops", "not JSON"),
-        (whole[: length - 9], "truncated or damaged"),
-        (whole[:-1], "truncated or damaged"),
+        (whole[: length - 9], "damaged"),
+        (whole[:-1], "damaged"),
     ]:
         written.write_bytes(data)
         with pytest.raises(ValueError, match=message) as raised:
@@ -209,8 +205,7 @@ def test_another_machine_needs_nothing_of_the_fit(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SERVER, str(tmp_path / "logits.npy"), *files.values()]
     subprocess.run(command, check=True, env=environment)
     for name, calibrator in fitted.items():
-        here = calibrator.predict_set if hasattr(calibrator, "predict_set") else calibrator.predict_proba
-        assert np.array_equal(np.load(files[name] + ".npy"), here(TEST.numpy())), name
+        assert np.array_equal(np.load(files[name] + ".npy"), results(calibrator).numpy()), name
 
 
 def test_files_of_version_0_2_0_are_refused_with_the_remedy(tmp_path: Path) -> None:

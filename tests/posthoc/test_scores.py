@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +18,9 @@ from calibrant.posthoc import (
     PlattScaling,
     SplineCalibration,
 )
-from calibrant.posthoc.binning import SortedHits, natural_cubic_basis
+from calibrant.posthoc.binning import SortedHits
 from calibrant.posthoc.map import LogOdds, NumpyOps, Steps, View, class_scores, top_scores
-from calibrant.posthoc.scores import ScoreCalibrator
+from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.solvers import logistic_regression
 from tests.posthoc.data import ece, nll, overconfident, part_of
 
@@ -187,17 +188,6 @@ def test_scores_of_vanishing_probabilities(dtype: torch.dtype) -> None:
     assert (probability[small] == 0).any() == (dtype == torch.float32)
 
 
-def test_spline_basis_is_natural_and_its_slopes_are_slopes() -> None:
-    t = torch.linspace(0, 1, 2001, dtype=torch.float64)
-    values, slopes = (torch.from_numpy(part) for part in natural_cubic_basis(t.numpy(), 6))
-    assert torch.linalg.matrix_rank(values) == 6
-    numeric = (values[2:] - values[:-2]) / (t[2:] - t[:-2]).unsqueeze(1)
-    torch.testing.assert_close(numeric, slopes[1:-1], rtol=0, atol=1e-5)
-    bend = slopes.diff(dim=0) / t.diff().unsqueeze(1)
-    assert bend[0].abs().max() < 0.02  # second derivatives vanish at both ends
-    assert bend[-1].abs().max() < 0.02
-
-
 def test_spline_adds_the_slope_of_the_cumulated_gap() -> None:
     interpolate = pytest.importorskip("scipy.interpolate")
     optimize = pytest.importorskip("scipy.optimize")
@@ -210,39 +200,18 @@ def test_spline_adds_the_slope_of_the_cumulated_gap() -> None:
     heights = optimize.lsq_linear(np.column_stack([column(t) for column in columns]), gap).x
     slope = interpolate.CubicSpline(knots, heights, bc_type="natural").derivative()
     expected = np.clip(z[order] + slope((np.arange(900) + 0.5) / 900), 0, 1)
-    found = (
-        SplineCalibration(view="class-wise", strict=True).fit(logits, target).predict_proba(logits)[:, 1].numpy()[order]
-    )
-    np.testing.assert_allclose(found, expected, atol=1e-7)
-
-
-def test_spline_does_not_depend_on_the_order_of_ties() -> None:
-    logits, target = binary(500, seed=8, tied=True)
-    shuffled = torch.randperm(500, generator=torch.Generator().manual_seed(0))
-    one, other = SplineCalibration(strict=True), SplineCalibration(strict=True)
-    first = one.fit(logits, target).predict_proba(logits)
-    torch.testing.assert_close(other.fit(logits[shuffled], target[shuffled]).predict_proba(logits), first)
+    rows = SplineCalibration(view="class-wise", strict=True).fit(logits, target).predict_proba(logits)
+    np.testing.assert_allclose(rows[:, 1].numpy()[order], expected, atol=1e-7)
 
 
 def test_rows_in_which_all_is_zero_keep_their_probabilities() -> None:
     logits = torch.tensor([[4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [0.0, 0.0, 4.0]]).repeat(4, 1)
     # Low scores never hit, and a flat row has only low scores.
-    binning = HistogramBinning(bins=2, mode="equal-width", view="class-wise", strict=True).fit(
-        logits, torch.arange(12) % 3
-    )
+    binning = HistogramBinning(bins=2, mode="equal-width", view="class-wise", strict=True)
+    binning.fit(logits, torch.arange(12) % 3)
     assert part_of(binning, Steps).values[:, 0].max() == 0
     flat = torch.tensor([[0.2, 0.1, 0.0]])
     torch.testing.assert_close(binning.predict_proba(flat), flat.softmax(1))
-
-
-TOP_LABEL: list[Callable[[], ScoreCalibrator]] = [
-    lambda: HistogramBinning(strict=True),
-    lambda: SplineCalibration(strict=True),
-    lambda: PlattScaling("top-label", strict=True),
-    lambda: BetaCalibration("top-label", strict=True),
-    lambda: IsotonicCalibration("top-label", strict=True),
-    lambda: BayesianBinning("top-label", strict=True),
-]
 
 
 def test_top_label_keeps_the_proportions_of_the_others_where_none_overtakes() -> None:
@@ -261,13 +230,12 @@ def test_top_label_keeps_the_proportions_of_the_others_where_none_overtakes() ->
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("classes", [2, 3, 50])
-@pytest.mark.parametrize("make", TOP_LABEL, ids=lambda make: type(make()).__name__)
-def test_top_label_keeps_the_prediction_and_the_fitted_confidence(
-    make: Callable[[], ScoreCalibrator], classes: int, dtype: torch.dtype
-) -> None:
+@pytest.mark.parametrize("name", ["histogram", "spline", "platt", "beta", "isotonic", "bbq"])
+def test_top_label_keeps_the_prediction_and_the_fitted_confidence(name: str, classes: int, dtype: torch.dtype) -> None:
     logits, target = overconfident(1000, classes, 4.0, seed=20, spread=0.7)
     logits = logits.to(dtype)
-    calibrator = make().fit(logits, target)
+    kind: Any = METHODS[name]
+    calibrator = kind(view="top-label", strict=True).fit(logits, target)
     scores, is_top = top_scores(NumpyOps(), logits.numpy())
     top = is_top.argmax(1)
     mapped = calibrator.map_.curve.of(NumpyOps(), scores)[0][0]
@@ -356,11 +324,11 @@ def test_a_thousand_classes_pass_in_blocks(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize(("make", "message"), [
     (lambda: PlattScaling("top", strict=True),  # type: ignore[arg-type]
-     "view must be one of 'class-wise', 'top-label', got 'top'"),
+     "view .*'top-label'"),
     (lambda: HistogramBinning(mode="equal", strict=True),  # type: ignore[arg-type]
-     "mode must be one of"),
-    (lambda: HistogramBinning(bins=0, strict=True), "bins must be at least 1"),
-    (lambda: SplineCalibration(knots=1, strict=True), "knots must be at least 2, got 1"),
+     "mode"),
+    (lambda: HistogramBinning(bins=0, strict=True), "bins .*at least 1"),
+    (lambda: SplineCalibration(knots=1, strict=True), "knots .*at least 2"),
 ])  # fmt: skip
 def test_bad_options_are_named(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):

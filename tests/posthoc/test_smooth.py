@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from calibrant.numerics import log_softmax
 from calibrant.posthoc import (
     AutoCalibration,
     BetaCalibration,
@@ -167,23 +166,6 @@ def test_more_than_two_classes_have_structured_matrix_scaling() -> None:
     logits, target = overconfident(500, 3, 2.0, seed=10)
     ours, theirs = SmoothScaling().fit(logits, target), StructuredMatrixScaling().fit(logits, target)
     assert torch.equal(ours.predict_proba(logits), theirs.predict_proba(logits))
-
-
-def test_it_follows_a_folded_layer() -> None:
-    torch.manual_seed(0)
-    linear = torch.nn.Linear(6, 1)
-    inputs = 3 * torch.randn(300, 6)
-    target = torch.bernoulli(linear(inputs).detach().squeeze(1).sigmoid()).long()
-    scaling = SmoothScaling().fit(linear(inputs).detach(), target)
-    torch.testing.assert_close(scaling.fold_into(linear)(inputs), scaling(linear(inputs)), rtol=1e-5, atol=1e-5)
-
-
-def test_log_odds_and_probabilities_agree() -> None:
-    logits, target, _ = capped(400, seed=11)
-    scaling = SmoothScaling().fit(logits, target)
-    rows = scaling.predict_proba(logits)
-    odds = log_softmax(rows.log()).diff(dim=1).squeeze(1)
-    torch.testing.assert_close(scaling(logits), odds)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -133,16 +133,3 @@ def test_scores_that_round_to_one_are_told_apart() -> None:
     rows = VennAbers().fit(logits, target).predict_proba(torch.tensor([21.0, 41.0]))
     assert rows[0, 1] < 0.05
     assert rows[1, 1] > 0.95
-
-
-def test_the_package_of_the_authors_agrees() -> None:
-    package = pytest.importorskip("venn_abers")
-    logits, target = overconfident(300, 2, 2.0, seed=4)
-    new, _ = overconfident(200, 2, 2.0, seed=5)
-    theirs = package.VennAbers()
-    theirs.fit(logits.softmax(1).numpy(), target.numpy())
-    merged, bounds = theirs.predict_proba(new.softmax(1).numpy())
-    ours = VennAbers().fit(logits, target)
-    np.testing.assert_allclose(ours.predict_proba(new).numpy(), merged, atol=1e-9)
-    lower, upper = ours.predict_interval(new)
-    np.testing.assert_allclose(torch.stack((lower[:, 1], upper[:, 1]), dim=1).numpy(), bounds, atol=1e-9)

@@ -156,13 +156,6 @@ def test_what_recalibration_does_is_judged_by_the_test_then_by_smooth_ece(
     assert changed.verdict.endswith(f"Recalibration by {rejected.repair.description} {words}.")
 
 
-@pytest.mark.slow_after(2)
-@pytest.mark.parametrize(("samples", "bins"), [(4000, None), (4000, 100_000), (300, None), (300, 5)])
-def test_the_exact_repair_is_one_whatever_the_bins(samples: int, bins: int | None) -> None:
-    said = report.audit("model", classifier(samples, sharpness=2.0), bins=bins, draws=200).verdict
-    assert f"repairs it, as far as {samples:,}" in said
-
-
 def test_without_a_repair_the_verdict_says_why() -> None:
     assert "not tried: 9 samples are too few" in said_of(
         metrics.predictions(np.full(9, 0.99), np.arange(9) < 4), draws=50

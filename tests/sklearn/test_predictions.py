@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from calibrant.posthoc import TemperatureScaling, logits_from_probabilities
-from calibrant.posthoc.auto import METHODS
+from calibrant.posthoc.registry import METHODS
 from calibrant.sklearn import PredictionCalibrator
 
 Array = npt.NDArray[Any]

@@ -16,7 +16,7 @@ from torch import nn
 import calibrant as cal
 from calibrant.losses.checks import Classification
 from calibrant.training import CalibratedLoss, CalibrationWarning, finetune, interleave
-from calibrant.training.forward import Scores
+from calibrant.training.forward import BatchScores
 from calibrant.training.guard import FEWEST_SEEN, WINDOW, Guard
 from calibrant.training.temperature_loop import looks_trained_on
 from tests.training.batches import Batch, Batches
@@ -220,11 +220,11 @@ def test_a_final_network_is_compared_with_the_held_out_batches_of_training(has_o
     for right in (600, 650, 640):
         window(guard, batch(right, 1000 - right), batch(right, 1000 - right), steps=1)
     for accuracy in (0.63, 0.66):
-        guard.judge_final(Scores(1000, accuracy, 0.9, 0.0))
+        guard.judge_final(BatchScores(1000, accuracy, 0.9, 0.0))
     assert not guard.warnings_
-    guard.judge_final(Scores(1000, 0.8, 0.9, 0.0))
+    guard.judge_final(BatchScores(1000, 0.8, 0.9, 0.0))
     assert set(guard.warnings_) == {"other data"}
-    guard.judge_final(Scores(1000, 0.44, 0.9, 0.0))
+    guard.judge_final(BatchScores(1000, 0.44, 0.9, 0.0))
     assert ("weight of the objective" in guard.warnings_["fell"]) == has_objective
 
 
@@ -349,18 +349,18 @@ def test_short_epochs_are_judged_together() -> None:
 @pytest.mark.parametrize(
     ("new", "held_out", "learns", "kind", "cause"),
     [
-        (Scores(1000, 0.9, 0.3, 0.0), Scores(1000, 0.99, 0.3, 0.0), True, "parted", " learn these"),
-        (Scores(1000, 0.9, 0.3, 0.0), Scores(1000, 0.80, 0.3, 0.0), True, "parted", "un-learn"),
-        (Scores(1000, 0.9, 0.3, 0.0), Scores(1000, 0.99, 0.3, 0.0), False, "parted", "easier"),
-        (Scores(1000, 0.9, 0.3, 0.0), Scores(1000, 0.80, 0.3, 0.0), False, "parted", "harder"),
-        (Scores(100, 0.9, 0.3, 0.0), Scores(100, 0.97, 0.3, 0.0), True, None, ""),  # chance
-        (Scores(2000, 0.8, 0.9, 0.15), Scores(1000, 0.81, 0.5, 0.002), True, "gap", "by 0.2 points on held-out"),
-        (Scores(2000, 0.8, 0.9, 0.02), Scores(1000, 0.81, 0.5, 0.002), True, None, ""),
-        (Scores(2000, 0.8, 0.9, math.nan), Scores(1000, 0.81, 0.5, 0.002), True, None, ""),
+        (BatchScores(1000, 0.9, 0.3, 0.0), BatchScores(1000, 0.99, 0.3, 0.0), True, "parted", " learn these"),
+        (BatchScores(1000, 0.9, 0.3, 0.0), BatchScores(1000, 0.80, 0.3, 0.0), True, "parted", "un-learn"),
+        (BatchScores(1000, 0.9, 0.3, 0.0), BatchScores(1000, 0.99, 0.3, 0.0), False, "parted", "easier"),
+        (BatchScores(1000, 0.9, 0.3, 0.0), BatchScores(1000, 0.80, 0.3, 0.0), False, "parted", "harder"),
+        (BatchScores(100, 0.9, 0.3, 0.0), BatchScores(100, 0.97, 0.3, 0.0), True, None, ""),  # chance
+        (BatchScores(2000, 0.8, 0.9, 0.15), BatchScores(1000, 0.81, 0.5, 0.002), True, "gap", "0.2 points"),
+        (BatchScores(2000, 0.8, 0.9, 0.02), BatchScores(1000, 0.81, 0.5, 0.002), True, None, ""),
+        (BatchScores(2000, 0.8, 0.9, math.nan), BatchScores(1000, 0.81, 0.5, 0.002), True, None, ""),
     ],
 )
 def test_held_out_and_new_data_that_differ_are_reported(
-    new: Scores, held_out: Scores, learns: bool, kind: str | None, cause: str
+    new: BatchScores, held_out: BatchScores, learns: bool, kind: str | None, cause: str
 ) -> None:
     guard = Guard(has_objective=learns)
     guard.compare(new, held_out)
@@ -385,10 +385,10 @@ def test_held_out_accuracy_is_expected_between_two_evaluations(
 ) -> None:
     guard, dropout = Guard(), bool(options.get("dropout"))
     loader = SimpleNamespace(dataset=range(options.get("distinct", 1000)))
-    guard.compare_evaluation(Scores(1000, 0.6, math.nan, math.nan), loader, dropout=dropout)
+    guard.compare_evaluation(BatchScores(1000, 0.6, math.nan, math.nan), loader, dropout=dropout)
     guard.add_held_out(batch(right, 1000 - right))
     guard.since_log()  # an entry of the log is no evaluation
-    guard.compare_evaluation(Scores(1000, 0.8, math.nan, math.nan), loader, dropout=dropout)
+    guard.compare_evaluation(BatchScores(1000, 0.8, math.nan, math.nan), loader, dropout=dropout)
     assert ("parted" in guard.warnings_) == parted
 
 

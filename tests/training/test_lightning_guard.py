@@ -9,7 +9,7 @@ from benchmarks.guard import digits, network
 from torch.utils.data import DataLoader, TensorDataset
 
 from calibrant.training import CalibrationWarning, TemperatureInTheLoop
-from calibrant.training.forward import Scores
+from calibrant.training.forward import BatchScores
 from calibrant.training.guard import Guard
 from tests.training.batches import Batch, Batches
 from tests.training.lightning_runs import QUIET, OwnModule, trainer
@@ -44,9 +44,9 @@ def test_held_out_data_that_differ_from_validation_data_are_reported(
 
 
 @pytest.fixture
-def compared(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Scores, Scores]]:
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[tuple[BatchScores, BatchScores]]:
     """New and held-out scores that are compared."""
-    found: list[tuple[Scores, Scores]] = []
+    found: list[tuple[BatchScores, BatchScores]] = []
     monkeypatch.setattr(Guard, "compare", lambda _, new, held_out, **__: found.append((new, held_out)))
     return found
 
@@ -61,7 +61,7 @@ def own_run(folder: Path, validation: Any, held_out: Any = None, **options: Any)
 
 
 def test_validation_is_compared_without_another_forward_pass(
-    compared: list[tuple[Scores, Scores]], tmp_path: Path
+    compared: list[tuple[BatchScores, BatchScores]], tmp_path: Path
 ) -> None:
     test = digits(0)[2]
     module = own_run(tmp_path, loader(test, 200), num_sanity_val_steps=1)
@@ -75,13 +75,17 @@ def test_validation_is_compared_without_another_forward_pass(
     assert module.passes == 1 + 14 + 1 + 2 * 4 + 3
 
 
-def test_only_the_first_validation_loader_is_compared(compared: list[tuple[Scores, Scores]], tmp_path: Path) -> None:
+def test_only_the_first_validation_loader_is_compared(
+    compared: list[tuple[BatchScores, BatchScores]], tmp_path: Path
+) -> None:
     test = digits(0)[2]
     own_run(tmp_path, [loader(test, 200), loader(flipped(test, 1.0), 200)])
     assert [new.samples for new, _ in compared] == [797, 797]
 
 
-def test_repeated_batches_without_a_dataset_count_once(compared: list[tuple[Scores, Scores]], tmp_path: Path) -> None:
+def test_repeated_batches_without_a_dataset_count_once(
+    compared: list[tuple[BatchScores, BatchScores]], tmp_path: Path
+) -> None:
     _, held_out, test = digits(0)
     own_run(tmp_path, loader(test, 200), held_out=list(loader(held_out, 100)))
     own_run(tmp_path, loader(test, 200), held_out=Batches(held_out, 100))
@@ -89,7 +93,7 @@ def test_repeated_batches_without_a_dataset_count_once(compared: list[tuple[Scor
 
 
 def test_validation_batches_of_another_form_are_not_compared(
-    compared: list[tuple[Scores, Scores]], tmp_path: Path
+    compared: list[tuple[BatchScores, BatchScores]], tmp_path: Path
 ) -> None:
     x, y = digits(0)[2]
     own_run(tmp_path, DataLoader([{"x": a, "y": b} for a, b in zip(x, y, strict=True)], 200))  # type: ignore[arg-type]

@@ -47,9 +47,9 @@ from calibrant.posthoc import (
     logits_from_probabilities,
 )
 from calibrant.posthoc import save as save_calibrator
-from calibrant.posthoc.auto import METHODS
 from calibrant.posthoc.map import Affine, Logits
 from calibrant.posthoc.prior import Estimate
+from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.saved import read_header
 from calibrant.report.statistics import scores_of
 

@@ -1,6 +1,7 @@
 """Files of predictions: read with errors that name the file and the fix, written atomically."""
 
-from calibrant.files.formats import Array, FileError, naming
+from calibrant.atomic import FileError, whole_or_not_at_all, write_whole
+from calibrant.files.formats import Array, naming
 from calibrant.files.read import Source, digest, fits_in_memory, notices_of_start, read_predictions, read_source
 from calibrant.files.write import (
     WRITTEN,
@@ -8,11 +9,9 @@ from calibrant.files.write import (
     output_beside,
     read_json,
     refuse_overwriting,
-    whole_or_not_at_all,
     write_calibrated,
     write_json,
     write_predictions,
-    write_whole,
 )
 
 __all__ = [

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from calibrant.atomic import FileError
+
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
@@ -32,13 +34,6 @@ SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 }  # fmt: skip
 # Rows of a CSV that say what its columns hold.
 SAMPLED = 2000
-
-
-class FileError(ValueError):
-    """Error of a file that a user gave: one line that names the file and the remedy."""
-
-    def __init__(self, path: Path, problem: str) -> None:
-        super().__init__(f"{path}: {' '.join(problem.split())}")
 
 
 @contextmanager

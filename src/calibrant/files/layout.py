@@ -18,7 +18,17 @@ RESPONSES = ("filtered_resps", "resps")
 # Names that are taken for another, in order of preference; capital letters do not matter.
 OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "logits": ("logit", *LOG_PROBABILITIES),
-    "probabilities": ("probability", "probs", "prob", "predict_proba", "proba", "y_prob", "y_proba", "y_pred_proba"),
+    "probabilities": (
+        "probability",
+        "probs",
+        "prob",
+        "p",
+        "predict_proba",
+        "proba",
+        "y_prob",
+        "y_proba",
+        "y_pred_proba",
+    ),
     "confidence": ("conf",),
     "target": ("targets", "label", "labels", "label_ids", "y_true", "y", "truth", "true_label", "ground_truth", "gold"),
     "correct": ("is_correct",),

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.atomic import FileError
 from calibrant.files import cells, language_models
 from calibrant.files.formats import (
     FORMATS,
     Array,
-    FileError,
     Npy,
     Opened,
     Table,

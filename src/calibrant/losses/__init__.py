@@ -1,5 +1,10 @@
 """Trainable calibration objectives, modules of ``(logits, target)``: one family per file."""
 
+try:
+    import torch  # noqa: F401
+except ModuleNotFoundError:
+    raise ImportError("calibrant.losses needs torch: pip install 'calibrant[torch]'") from None
+
 from calibrant.losses.avuc import AvUCLoss as AvUCLoss
 from calibrant.losses.avuc import SoftAvUCLoss as SoftAvUCLoss
 from calibrant.losses.ece import DCALoss as DCALoss

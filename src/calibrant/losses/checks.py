@@ -397,7 +397,7 @@ def warn_of_probabilities(data: Classification) -> bool:
     rows = data.logits.detach().numpy() if data.mask is None else data.logits.detach().numpy()[data.mask.numpy()]
     if len(rows) < inputs.LIKE_ROWS:
         return False
-    if inputs.sum_to_one(rows):
+    if inputs.looks_like_probabilities(rows, of_one=False):
         inputs.warn(
             "these logits look like probabilities (rows sum to 1): remove the softmax at the end of the model, "
             "or pass probabilities.log()"

@@ -28,8 +28,8 @@ from calibrant.metrics import intervals, tests
 from calibrant.metrics import scale_sql as sql
 from calibrant.metrics.binned import BinTable
 from calibrant.metrics.predictions import Predictions, View
-from calibrant.metrics.scale_pairs import Query, Source, find_pairs
-from calibrant.metrics.scale_sql import Dialect, Pairs, Sums
+from calibrant.metrics.scale_pairs import Query, SqlSource, find_pairs
+from calibrant.metrics.scale_sql import Dialect, PairQuery, RangeSums
 from calibrant.metrics.ties import Ties
 
 __all__ = ["statistics_duckdb", "statistics_spark"]
@@ -202,7 +202,7 @@ def statistics_duckdb(
                 _limit(connection, memory_limit, threads, spill)
                 report(0.0)
                 named, notices = open_table(connection, where)
-                table = Source(sql.DUCKDB, _watched(connection, report), "source", where)
+                table = SqlSource(sql.DUCKDB, _watched(connection, report), "source", where)
                 found = _statistics(table, named, columns, bins, risk=risk, most_classes=most_classes)
                 return replace(found, notices=notices + found.notices)
         except duckdb.OutOfMemoryException as error:
@@ -265,7 +265,7 @@ def statistics_spark(
         frame.createOrReplaceTempView(view)
         try:
             found = [Column(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
-            table = Source(sql.SPARK, lambda text, _=0.0: spark.sql(text).collect(), view, where)
+            table = SqlSource(sql.SPARK, lambda text, _=0.0: spark.sql(text).collect(), view, where)
             return _statistics(table, found, columns, bins, risk=risk, most_classes=most_classes, ranges=partitions)
         finally:
             spark.catalog.dropTempView(view)
@@ -298,7 +298,7 @@ def merged(cells: Ties) -> Ties:
 
 
 def _statistics(
-    source: Source,
+    source: SqlSource,
     found: Sequence[Column],
     columns: Columns,
     bins: int,
@@ -323,7 +323,7 @@ def _statistics(
     # Spark warns about a window that is not partitioned, so there are at least two.
     wanted = ranges or min(max(2, -(-samples // sql.ROWS_PER_RANGE)), sql.MOST_RANGES)
     statement = sql.sums_statement(pairs, bins, sql.cuts(quantiles, wanted))
-    sums = Sums(*np.array([tuple(row) for row in query(statement, 0.6 if most_classes else 1.0)], np.float64).T)
+    sums = RangeSums(*np.array([tuple(row) for row in query(statement, 0.6 if most_classes else 1.0)], np.float64).T)
     found_sums = _assemble(sums, bins, np.dtype(np.float32 if pairs.type == "FLOAT" else np.float64))
     several = pairs.shares and (pairs.classes or 0) > 2 and most_classes > 0
     of_classes = _of_classes(dialect, query, pairs, most_classes) if several else ()
@@ -339,11 +339,11 @@ def _statistics(
     )  # fmt: skip
 
 
-def _name(pairs: Pairs, k: int) -> str:
+def _name(pairs: PairQuery, k: int) -> str:
     return str(k) if pairs.names is None else pairs.names[k]
 
 
-def _of_classes(dialect: Dialect, query: Query, pairs: Pairs, most: int) -> tuple[ClassSums, ...]:
+def _of_classes(dialect: Dialect, query: Query, pairs: PairQuery, most: int) -> tuple[ClassSums, ...]:
     """Sums of single classes; of many, of those that the model expects most often."""
     chosen = list(range(pairs.classes or 0))
     if len(chosen) > most:
@@ -361,7 +361,7 @@ def _of_classes(dialect: Dialect, query: Query, pairs: Pairs, most: int) -> tupl
     return tuple(map(sums, chosen))
 
 
-def _assemble(sums: Sums, bins: int, dtype: np.dtype[Any]) -> Statistics:
+def _assemble(sums: RangeSums, bins: int, dtype: np.dtype[Any]) -> Statistics:
     ks, esd = sql.combine(sums)
     # SQL counts bins from 1, and gives 0 for a confidence of 0, which belongs to the first bin.
     slot = np.maximum(sums.bin.astype(np.int64) - 1, 0)
@@ -385,7 +385,7 @@ def _assemble(sums: Sums, bins: int, dtype: np.dtype[Any]) -> Statistics:
     )
 
 
-def _added(sums: Sums, place: "np.ndarray[Any, Any]", least: int = 0) -> "tuple[np.ndarray[Any, Any], ...]":
+def _added(sums: RangeSums, place: "np.ndarray[Any, Any]", least: int = 0) -> "tuple[np.ndarray[Any, Any], ...]":
     """Samples, confidence and right ones by place."""
     columns = sums.n, sums.nz, sums.k
     return tuple(np.bincount(place, column, minlength=least).astype(np.float64) for column in columns)

@@ -20,7 +20,7 @@ from calibrant.files.layout import (
     with_positive,
 )
 from calibrant.inputs import TOLERANCE
-from calibrant.metrics.scale_sql import Check, Dialect, Pairs
+from calibrant.metrics.scale_sql import Check, Dialect, PairQuery
 
 # ruff: noqa: S608 (every name that comes from outside passes through Dialect.name)
 
@@ -37,7 +37,7 @@ class Query(Protocol):
         """Return the rows."""
 
 
-class Source(NamedTuple):
+class SqlSource(NamedTuple):
     """A table of an engine, its dialect of SQL, a function that runs a statement, and the table's name in errors."""
 
     dialect: Dialect
@@ -71,7 +71,7 @@ class ScoreColumns(NamedTuple):
         return "FLOAT" if all(column.number == "FLOAT" for column in self.columns) else "DOUBLE"
 
 
-class Labels(NamedTuple):
+class LabelExpression(NamedTuple):
     """Expression of class indices, names of the classes if known, and what was assumed."""
 
     expression: str
@@ -79,7 +79,7 @@ class Labels(NamedTuple):
     notices: tuple[str, ...] = ()
 
 
-def find_pairs(source: Source, found: Sequence[Column], columns: Columns, *, risk: bool) -> Pairs:
+def find_pairs(source: SqlSource, found: Sequence[Column], columns: Columns, *, risk: bool) -> PairQuery:
     """Find the predictions of the source, in the layout that `Columns` describes.
 
     With ``risk``, pairs of two classes are the probability of class 1 and whether it came.
@@ -90,7 +90,7 @@ def find_pairs(source: Source, found: Sequence[Column], columns: Columns, *, ris
         raise ValueError(f"{source.where}: {error}") from error
 
 
-def _find_pairs(source: Source, by_name: dict[str, Column], columns: Columns, *, risk: bool) -> Pairs:
+def _find_pairs(source: SqlSource, by_name: dict[str, Column], columns: Columns, *, risk: bool) -> PairQuery:
     dialect, query, table, _ = source
     layout = _layout(by_name, columns)
     label = by_name[layout.labels[0]]
@@ -163,7 +163,7 @@ def _numbers(column: Column, *, also_boolean: bool = False) -> Column:
     return column
 
 
-def _pairs_of_confidence(source: Source, confidence: Column, label: str, right: str, divisor: int) -> Pairs:
+def _pairs_of_confidence(source: SqlSource, confidence: Column, label: str, right: str, divisor: int) -> PairQuery:
     """Pairs that the source already holds."""
     dialect, _, table, _ = source
     kind = confidence.number or "DOUBLE"
@@ -176,10 +176,10 @@ def _pairs_of_confidence(source: Source, confidence: Column, label: str, right: 
         Check("NOT z BETWEEN 0 AND 1", f"have a {confidence.name} outside [0, 1]: write probabilities, not logits"),
         Check("c IS NULL OR c NOT IN (0, 1)", f"have a {label} that is neither 0 nor 1: write 0 or 1"),
     )
-    return Pairs(text, kind, checks)
+    return PairQuery(text, kind, checks)
 
 
-def _pairs_of_scores(source: Source, scores: ScoreColumns, target: str, *, risk: bool) -> Pairs:
+def _pairs_of_scores(source: SqlSource, scores: ScoreColumns, target: str, *, risk: bool) -> PairQuery:
     """Pairs of the predicted class, or with ``risk`` of class 1 of two; ``target`` is the expression of the labels."""
     dialect, query, table, _ = source
     columns, classes, name, label, logits, divisor = scores
@@ -234,7 +234,7 @@ def _pairs_of_scores(source: Source, scores: ScoreColumns, target: str, *, risk:
         powers = dialect.shifted_powers.format("s", "CAST(top AS DOUBLE)")
         total = dialect.total.format("x")
         shares = f"powers AS (SELECT {powers} AS x, t FROM tops), shares AS (SELECT x, {total} AS whole, t FROM powers)"
-    return Pairs(
+    return PairQuery(
         text, kind, tuple(checks), "risk" if risk else "top label", shares=shares, rounded=not logits and classes > 1
     )
 
@@ -295,14 +295,14 @@ def _of_logits(dialect: Dialect, scores: ScoreColumns) -> tuple[str, str, list[C
 
 
 def _class_indices(
-    source: Source,
+    source: SqlSource,
     label: Column,
     names: tuple[str, ...] | None,
     count: int,
     *,
     column: str | None = None,
     positive: str | None = None,
-) -> Labels:
+) -> LabelExpression:
     """Class indices of labels: numbers, or names in the order given or in that of the alphabet, as in memory.
 
     Args:
@@ -321,20 +321,22 @@ def _class_indices(
         names = with_positive(label.name, positive, names, found, count)
         if not label.is_text:
             other, one = (float(name == "True") if label.is_boolean else float(name) for name in names)
-            return Labels(f"CASE {expression} WHEN {other!r} THEN 0e0 WHEN {one!r} THEN 1e0 END", names)
+            return LabelExpression(f"CASE {expression} WHEN {other!r} THEN 0e0 WHEN {one!r} THEN 1e0 END", names)
     if label.is_text:
         return _of_text(source, label, names, count, column)
     if names is not None and all(name.isdecimal() for name in names):
         listed = dialect.make_list.format(", ".join(f"{name}e0" for name in names))
-        return Labels(f"CAST({dialect.position.format(listed, expression)} - 1 AS DOUBLE)", names)
+        return LabelExpression(f"CAST({dialect.position.format(listed, expression)} - 1 AS DOUBLE)", names)
     some = query(f"SELECT DISTINCT t FROM (SELECT {expression} AS t FROM {table} LIMIT {LOOKED_AT}) AS looked_at")
     if count == 2 and {-1.0, 1.0} == {each for (each,) in some}:
         told = f"read {label.name} -1 and 1 as classes 0 and 1"
-        return Labels(f"CASE {expression} WHEN -1 THEN 0e0 WHEN 1 THEN 1e0 END", names, (told,))
-    return Labels(expression, names)
+        return LabelExpression(f"CASE {expression} WHEN -1 THEN 0e0 WHEN 1 THEN 1e0 END", names, (told,))
+    return LabelExpression(expression, names)
 
 
-def _of_text(source: Source, label: Column, names: tuple[str, ...] | None, count: int, column: str | None) -> Labels:
+def _of_text(
+    source: SqlSource, label: Column, names: tuple[str, ...] | None, count: int, column: str | None
+) -> LabelExpression:
     dialect, query, table, _ = source
     cell = f"trim({dialect.name(label.name)})"
     notices: tuple[str, ...] = ()
@@ -342,7 +344,7 @@ def _of_text(source: Source, label: Column, names: tuple[str, ...] | None, count
         distinct = f"SELECT DISTINCT {cell} FROM {table} WHERE {cell} IS NOT NULL LIMIT {count + 1}"
         found = sorted(str(each) for (each,) in query(distinct))
         if found and all(map(is_whole, found)):
-            return Labels(f"CAST({cell} AS DOUBLE)")
+            return LabelExpression(f"CAST({cell} AS DOUBLE)")
         if len(found) != count:
             raise ValueError(
                 f"column {label.name!r} has {'more than ' * (len(found) > count)}{min(len(found), count)} names of "
@@ -352,7 +354,7 @@ def _of_text(source: Source, label: Column, names: tuple[str, ...] | None, count
         notices = (notice,)
     listed = dialect.make_list.format(", ".join(map(text, names)))
     # A label that is no class has place 0 in Spark and none in DuckDB: both fail the check of the target.
-    return Labels(f"CAST({dialect.position.format(listed, cell)} - 1 AS DOUBLE)", names, notices)
+    return LabelExpression(f"CAST({dialect.position.format(listed, cell)} - 1 AS DOUBLE)", names, notices)
 
 
 def correctness(dialect: Dialect, column: Column) -> str:

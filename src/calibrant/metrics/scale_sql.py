@@ -101,7 +101,7 @@ class Check(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Pairs:
+class PairQuery:
     """Common table expressions that end in ``pairs``, with columns z (confidence) and c (0 or 1).
 
     Attributes:
@@ -137,7 +137,7 @@ class Pairs:
         return self.judged == "risk"
 
 
-def check_statement(dialect: Dialect, pairs: Pairs) -> str:
+def check_statement(dialect: Dialect, pairs: PairQuery) -> str:
     """First scan: the number of rows, how many fail each check, and quantiles of the confidence."""
     found = [f"sum(CASE WHEN {check.condition} THEN 1 ELSE 0 END)" for check in pairs.checks]
     if pairs.rounded:
@@ -148,7 +148,7 @@ def check_statement(dialect: Dialect, pairs: Pairs) -> str:
     return f"WITH {pairs.text} SELECT count(*), {', '.join(found)}, {quantiles} FROM pairs"
 
 
-def expected_statement(dialect: Dialect, pairs: Pairs) -> str:
+def expected_statement(dialect: Dialect, pairs: PairQuery) -> str:
     """How often the model expects each class: rows of its place and the sum of its probabilities."""
     return (
         f"WITH {pairs.text}, {pairs.shares}, each AS ({dialect.exploded.format('shares')}) "
@@ -156,7 +156,7 @@ def expected_statement(dialect: Dialect, pairs: Pairs) -> str:
     )
 
 
-def classes_statement(dialect: Dialect, pairs: Pairs, chosen: Sequence[int]) -> str:
+def classes_statement(dialect: Dialect, pairs: PairQuery, chosen: Sequence[int]) -> str:
     """Sums of the probability of each class in cells of it, which are finer towards 0, where most of them are.
 
     A row has the class, samples, how many of them have the class, and the sum of probabilities.
@@ -184,8 +184,8 @@ def cuts(quantiles: Sequence[float], ranges: int) -> list[float]:
     return sorted(set(chosen))
 
 
-def sums_statement(pairs: Pairs, bins: int, ends: Sequence[float]) -> str:
-    """Second scan: the sums of `Sums`, one row for each range, and each bin and cell that it meets."""
+def sums_statement(pairs: PairQuery, bins: int, ends: Sequence[float]) -> str:
+    """Second scan: the sums of `RangeSums`, one row for each range, and each bin and cell that it meets."""
     kind = pairs.type
     guess = f"ceil(CAST(z AS DOUBLE) * {bins})"
 
@@ -223,7 +223,7 @@ FROM running GROUP BY part, bin, cell
 """
 
 
-class Sums(NamedTuple):
+class RangeSums(NamedTuple):
     """Columns of `sums_statement`: each is a sum over the tie groups of a range that fall in one bin and one cell.
 
     For a group at confidence z with n samples, k of them right: d = k - nz is the sum of residuals, q that of
@@ -246,7 +246,7 @@ class Sums(NamedTuple):
     highest_p: Floats
 
 
-def combine(sums: Sums) -> tuple[float, float]:
+def combine(sums: RangeSums) -> tuple[float, float]:
     """KS error and ESD of all ranges, from the sums of each.
 
     With P = o + p, where o is the sum of residuals in the ranges below, and s likewise counted from below,
@@ -259,7 +259,7 @@ def combine(sums: Sums) -> tuple[float, float]:
     order = np.argsort(sums.part, kind="stable")
     starts = np.flatnonzero(np.diff(sums.part[order], prepend=-1))
     for chosen in np.split(order, starts[1:]):
-        rows = Sums(*(column[chosen] for column in sums))
+        rows = RangeSums(*(column[chosen] for column in sums))
         n, d, q = math.fsum(rows.n), math.fsum(rows.d), math.fsum(rows.q)
         largest = max(largest, drift + float(rows.highest_p.max()), -(drift + float(rows.lowest_p.min())))
         terms += [

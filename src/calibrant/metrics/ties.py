@@ -67,17 +67,17 @@ class Block(Ties):
         return float(self.samples.sum()), right - float(self.residual.sum()), right
 
 
-class Sums(Protocol):
+class TieSums(Protocol):
     """Sums over ties, started from the predictions by a class or by options that can be called."""
 
     def add(self, ties: Block) -> None:
         """Add the next block."""
 
 
-AnySums = TypeVar("AnySums", bound=Sums)
+AnySums = TypeVar("AnySums", bound=TieSums)
 
 
-def collect(data: "Predictions", starts: "set[Callable[[Predictions], Sums]]") -> None:
+def collect(data: "Predictions", starts: "set[Callable[[Predictions], TieSums]]") -> None:
     """Make the sums that are missing in one pass."""
     started = {start: start(data) for start in starts if start not in data.sums}
     if not started:

@@ -7,7 +7,7 @@ import numpy as np
 from calibrant import inputs
 from calibrant.frames import Array
 from calibrant.inputs import counted
-from calibrant.posthoc.cross_validation import HeldOut, pieces
+from calibrant.posthoc.cross_validation import HeldOut, fold_of
 from calibrant.posthoc.fit import Calibrator
 from calibrant.posthoc.map import Affine, Map, Mixed, evaluated
 from calibrant.posthoc.solvers import SINGLE_PRECISION, Correction, Penalty, fit_affine, nll_and_residual
@@ -166,8 +166,8 @@ class MatrixScaling(Calibrator):
         self, data: HeldOut, start: Correction, grid: list[tuple[float, float]]
     ) -> tuple[float, float]:
         """Return the penalties with the lowest held-out NLL; stop once two in a row have not lowered it."""
-        divided, number = pieces(data, self.folds)
-        parts = [(divided.take(number != fold), divided.take(number == fold)) for fold in range(self.folds)]
+        number = fold_of(data, self.folds)
+        parts = [(data.take(number != fold), data.take(number == fold)) for fold in range(self.folds)]
         fits = [start] * self.folds
         totals: list[float] = []
         for penalties in grid:

@@ -1,8 +1,8 @@
-"""The default: a mixture of several methods, with the weights that fit held-out data best; and methods by name."""
+"""The default: a mixture of several methods, with the weights that fit held-out data best."""
 
 import math
-from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 
@@ -10,49 +10,58 @@ from calibrant import inputs
 from calibrant.frames import Array, IndexArray
 from calibrant.inputs import counted
 from calibrant.posthoc.affine import (
-    DirichletCalibration,
-    MatrixScaling,
     StructuredMatrixScaling,
     StructuredVectorScaling,
-    VectorScaling,
 )
-from calibrant.posthoc.binning import BayesianBinning, HistogramBinning, SplineCalibration
-from calibrant.posthoc.cross_validation import HeldOut, canonical_order, pieces
+from calibrant.posthoc.binning import SplineCalibration
+from calibrant.posthoc.cross_validation import HeldOut, canonical_order, fold_of
 from calibrant.posthoc.fit import Calibrator
 from calibrant.posthoc.isotonic import CentredIsotonicCalibration, IsotonicCalibration, VennAbers
 from calibrant.posthoc.map import FLOOR, TINY, Logits, Map, Mixed, Mixture, evaluated
-from calibrant.posthoc.scores import BetaCalibration, PlattScaling
+from calibrant.posthoc.scores import BetaCalibration
 from calibrant.posthoc.smooth import SmoothScaling
 from calibrant.posthoc.solvers import brier_weights, mixture_weights
-from calibrant.posthoc.temperature import EnsembleTemperatureScaling, TemperatureScaling
+from calibrant.posthoc.temperature import TemperatureScaling
 
 Metric = Literal["log_loss", "brier"]
 
 
-class Rule(NamedTuple):
-    """A constant of the method, and why it is there."""
+@dataclass(frozen=True)
+class Rules:
+    """All constants of the method, each with its reason.
 
-    value: float
-    reason: str
+    A number in a reason is the rise of the log loss without the rule: the mean of the 269 pairs of the arena, or on the
+    data that is named.
+    """
+
+    # With fewer samples nothing is fitted: they cannot show a gain.
+    rows_of_a_fit: int = 10
+    # With fewer samples, or fewer per class, only a temperature is tried: .0003, and .01 with 60 samples of CIFAR-100.
+    rows_of_all_members: int = 50
+    rows_per_class: int = 5
+    # With fewer samples a gain within one standard error is not taken at all: .0001.
+    rows_of_a_half_gain: int = 100
+    # With more classes, curves of single classes have too few samples, and take long.
+    classes: int = 50
+    # Of more logits only a share is cross-validated, in one fold, for the time it takes.
+    elements: int = 2**20
+    # Members with less weight are dropped: they cost time, and change .00002.
+    least_weight: float = 0.005
+    # Samples that every member is taken to predict alone, so that no weight is 0 by chance; worth less in proportion
+    # beyond so many rows: .0001.
+    prior: float = 0.5
+    rows_of_the_prior: int = 200
+    # Centred isotonic and spline maps of two classes must show a gain: .00005.
+    prior_of_curves: float = 0.05
+    # Times the root of n: smooth scaling is nearly always among the best: .0002.
+    prior_of_smooth: float = 0.15
+    # Power of the share of the uniform distribution in members with few parameters: .0003.
+    power_of_sparing: int = 2
+    # Share of the uniform distribution in predictions that are kept, so that none is 0.
+    kept: float = 5e-7
 
 
-# All constants of the method. A number in a reason is the rise of the log loss without the rule: the mean of the 269
-# pairs of the arena, or on the data that is named.
-RULES = {
-    "rows of a fit": Rule(10, "with fewer samples nothing is fitted: they cannot show a gain"),
-    "rows of all members": Rule(50, "with fewer samples only a temperature is tried: .0003"),
-    "rows per class": Rule(5, "with fewer per class, the same: .01 with 60 samples of CIFAR-100"),
-    "rows of a half gain": Rule(100, "with fewer samples a gain within one standard error is not taken at all: .0001"),
-    "classes": Rule(50, "with more classes, curves of single classes have too few samples, and take long"),
-    "elements": Rule(2**20, "of more logits only a share is cross-validated, in one fold, for the time it takes"),
-    "least weight": Rule(0.005, "members with less are dropped: they cost time, and change .00002"),
-    "prior": Rule(0.5, "samples that every member is taken to predict alone, so that no weight is 0 by chance"),
-    "rows of the prior": Rule(200, "beyond these rows the prior is worth less in proportion: .0001"),
-    "prior of curves": Rule(0.05, "centred isotonic and spline maps of two classes must show a gain: .00005"),
-    "prior of smooth": Rule(0.15, "times the root of n: smooth scaling is nearly always among the best: .0002"),
-    "power of sparing": Rule(2, "of the share of the uniform distribution in members with few parameters: .0003"),
-    "kept": Rule(5e-7, "share of the uniform distribution in predictions that are kept, so that none is 0"),
-}
+RULES = Rules()
 SPARING = ("unchanged", "temperature", "beta")
 BINARY_CURVES = ("centred isotonic", "class-wise spline")
 
@@ -90,12 +99,8 @@ MEMBERS: dict[str, Any] = {
 def _member(name: str, data: HeldOut) -> Map:
     found: Map = MEMBERS[name]().fit_map(data)
     if name in SPARING and isinstance(found, Mixed):
-        return replace(found, share=found.share ** _value("power of sparing"))
+        return replace(found, share=found.share**RULES.power_of_sparing)
     return found
-
-
-def _value(rule: str) -> float:
-    return RULES[rule].value
 
 
 class AutoCalibration(Calibrator):
@@ -166,12 +171,12 @@ class AutoCalibration(Calibrator):
         data = data.take(canonical_order(data))
         names, self.why_ = self._candidates(data)
         found = self._weights(names, data)
-        kept = found > _value("least weight")
+        kept = found > RULES.least_weight
         found = found[kept] / found[kept].sum()
         names = [name for name, keep in zip(names, kept, strict=True) if keep]
         self.weights_ = dict(zip(names, found.tolist(), strict=True))
         if names == ["unchanged"]:
-            return Mixed(_value("kept"), Logits())
+            return Mixed(RULES.kept, Logits())
         maps = tuple(_member(name, data) for name in names)
         return maps[0] if len(maps) == 1 else Mixture(found, maps)
 
@@ -179,13 +184,13 @@ class AutoCalibration(Calibrator):
         """Members to try, and why these."""
         (_, classes), count = data.logits.shape, data.count
         simple = ["unchanged", "temperature"]
-        if count < _value("rows of a fit"):
+        if count < RULES.rows_of_a_fit:
             return simple[:1], f"{counted(round(count), 'sample')} cannot show what any method would gain"
         if self.accuracy == "keep":
             return simple, "only members that keep the ranking of the classes were asked for"
-        if count < max(_value("rows of all members"), _value("rows per class") * classes):
+        if count < max(RULES.rows_of_all_members, RULES.rows_per_class * classes):
             return simple, f"{count:g} samples of {classes} classes are too few for more than a temperature"
-        if classes > _value("classes"):
+        if classes > RULES.classes:
             return [*simple, "svs", "sms", "loose sms"], f"{classes} classes are too many for maps of single classes"
         others = ["sms", "beta", "isotonic", "spline"]
         if classes == 2:
@@ -197,11 +202,10 @@ class AutoCalibration(Calibrator):
         only_first: Array = np.eye(len(names))[0]
         if len(names) == 1:
             return only_first
-        stride = math.ceil(data.logits.size / _value("elements"))
+        stride = math.ceil(data.logits.size / RULES.elements)
         if stride > 1:
-            part = pieces(data, stride)
-            data = part.data.take(part.fold == 0)
-        data, fold = pieces(data, self.folds)
+            data = data.take(fold_of(data, stride) == 0)
+        fold = fold_of(data, self.folds)
         used = range(self.folds if stride == 1 else 1)
         each = np.stack([self._out_of_fold(name, data, fold, used) for name in names])
         order = np.argsort(fold, kind="stable")[: each.shape[1]]
@@ -217,11 +221,10 @@ class AutoCalibration(Calibrator):
             gains[here] = self._losses(each[0, here], data.target[here]) - self._losses(mixed, data.target[here])
         share = data.share
         mean = float(share @ gains)
-        # Copies of a sample that is divided among folds count as so many samples.
         error = math.sqrt(float(share @ (gains - mean) ** 2) / data.count)
         self.gain_ = (mean, mean - 1.96 * error, mean + 1.96 * error)
         if mean - error <= 0:
-            half = mean > 0 and data.count >= _value("rows of a half gain")
+            half = mean > 0 and data.count >= RULES.rows_of_a_half_gain
             self.notice(
                 f"in cross-validation on {data.count:g} samples the {self.metric.replace('_', ' ')} changes by "
                 f"{-mean:+.4f}, 95 % interval {-self.gain_[2]:+.4f} to {-self.gain_[1]:+.4f}, which is "
@@ -264,10 +267,10 @@ class AutoCalibration(Calibrator):
         if self.metric == "brier":
             return brier_weights(each, data.target, data.weight)
         likelihood = np.maximum(each[:, np.arange(len(data.target)), data.target].T, TINY)
-        prior = np.array([_value("prior of curves" if name in BINARY_CURVES else "prior") for name in names])
-        prior *= min(1.0, _value("rows of the prior") / data.count)
+        prior = np.array([RULES.prior_of_curves if name in BINARY_CURVES else RULES.prior for name in names])
+        prior *= min(1.0, RULES.rows_of_the_prior / data.count)
         if "smooth" in names:
-            prior[names.index("smooth")] = _value("prior of smooth") * math.sqrt(data.count)
+            prior[names.index("smooth")] = RULES.prior_of_smooth * math.sqrt(data.count)
         return mixture_weights(likelihood, data.weight, prior)
 
     def _losses(self, predicted: Array, target: IndexArray) -> Array:
@@ -279,30 +282,8 @@ class AutoCalibration(Calibrator):
     def examine(self, data: HeldOut) -> None:
         """Leave out the cross-check, which is part of the method."""
         super(Calibrator, self).examine(data)
-        if data.count < _value("rows of a fit"):
+        if data.count < RULES.rows_of_a_fit:
             self.notice(f"{self.why_}, and the predictions are left as they are: use more data")
         if [*self.weights_] != ["unchanged"]:
             self.examine_classes(data)
         self.examine_order(data)
-
-
-# Methods that the command line offers, by name. All their options have defaults.
-METHODS: dict[str, type[Calibrator]] = {
-    "auto": AutoCalibration,
-    "temperature": TemperatureScaling,
-    "sms": StructuredMatrixScaling,
-    "svs": StructuredVectorScaling,
-    "smooth": SmoothScaling,
-    "vector": VectorScaling,
-    "matrix": MatrixScaling,
-    "dirichlet": DirichletCalibration,
-    "ensemble-temperature": EnsembleTemperatureScaling,
-    "platt": PlattScaling,
-    "beta": BetaCalibration,
-    "spline": SplineCalibration,
-    "histogram": HistogramBinning,
-    "isotonic": IsotonicCalibration,
-    "centred-isotonic": CentredIsotonicCalibration,
-    "venn-abers": VennAbers,
-    "bbq": BayesianBinning,
-}

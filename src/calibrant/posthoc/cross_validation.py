@@ -39,18 +39,6 @@ class HeldOut(NamedTuple):
         return HeldOut(self.logits[rows], self.target[rows], None if self.weight is None else self.weight[rows])
 
 
-class Pieces(NamedTuple):
-    """Samples divided into folds; one of a larger weight than 1 is divided into pieces, as its copies would be.
-
-    Attributes:
-        data: The pieces.
-        fold: Fold of each piece.
-    """
-
-    data: HeldOut
-    fold: IndexArray
-
-
 def random_words(seed: int, count: int) -> IndexArray:
     """Random 64-bit numbers by SplitMix64: the same with every version of every library."""
     state = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN) + np.uint64(seed % 2**64)
@@ -77,31 +65,15 @@ def canonical_order(data: HeldOut) -> IndexArray:
     return np.lexsort((*weight, position, data.target))
 
 
-def pieces(data: HeldOut, folds: int) -> Pieces:
-    """Divide samples into folds: every class is spread evenly, and the order of the samples does not matter.
+def fold_of(data: HeldOut, folds: int) -> IndexArray:
+    """Fold of each sample: every class is spread evenly, and the order of the samples does not matter.
 
-    In canonical order, the weights divide a line, whose units belong to one fold after the other. So a sample of weight
-    2 is in two folds, as its two copies would be. Weights whose mean is below 1 are scaled to 1 here.
+    A sample is in one fold, whatever its weight: if a part of it were fitted and another predicted, a weight that is no
+    count of independent samples would make every method look better the closer it fits.
     """
-    order = canonical_order(data)
-    fold = np.empty(len(order), dtype=np.int64)
-    if data.weight is None:
-        fold[order] = np.arange(len(order)) % folds
-        return Pieces(data, fold)
-    mass = data.weight[order] * max(1.0, len(order) / data.count)
-    end = np.cumsum(mass)[:, None]
-    each = np.arange(folds)
-
-    def before(place: Array) -> Array:
-        rounds = np.floor(place / folds)
-        return np.asarray(rounds + np.clip(place - rounds * folds - each, 0, 1))
-
-    part = np.maximum(before(end) - before(end - mass[:, None]), 0)
-    part[part.sum(1) == 0, 0] = 1  # lost among large weights
-    part /= part.sum(1, keepdims=True)
-    row, fold = np.nonzero(part > 1e-9)
-    weight = data.weight[order][row] * part[row, fold]
-    return Pieces(HeldOut(*data.take(order[row])[:2], None if (weight == 1).all() else weight), fold)
+    fold = np.empty(len(data.target), dtype=np.int64)
+    fold[canonical_order(data)] = np.arange(len(fold)) % folds
+    return fold
 
 
 def row_hash(rows: Any, seed: int) -> Any:

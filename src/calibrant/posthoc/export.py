@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from calibrant.atomic import write_whole
 from calibrant.inputs import FitWarning, counted, warn
 from calibrant.posthoc.conformal_sets import Sets
 from calibrant.posthoc.map import Affine, Curves, Logits, Map, Mixed, NumpyOps, evaluated, halving_search
@@ -420,21 +421,4 @@ def to_onnx(
     )
     for key, value in known.items():
         model.metadata_props.add(key=key, value=value)
-    replace_file(path, model.SerializeToString())
-
-
-def replace_file(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file beside the path, and rename it to the path when it is complete."""
-    real = Path(os.path.realpath(path))
-    if real.exists() and not real.is_file():
-        raise ValueError(f"{os.fspath(path)}: is a folder, or not a regular file")
-    temporary = real.with_name(f".{real.name[:50]}-{os.getpid()}")
-    try:
-        real.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(data)
-        temporary.replace(real)
-    except OSError as error:
-        raise ValueError(f"{os.fspath(path)}: cannot be written: {error.strerror or error}") from error
-    finally:
-        if real.parent.is_dir():
-            temporary.unlink(missing_ok=True)
+    write_whole(Path(path), model.SerializeToString())

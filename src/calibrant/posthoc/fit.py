@@ -14,7 +14,7 @@ import numpy.typing as npt
 from calibrant import frames, inputs
 from calibrant.frames import is_tensor, of_tensor
 from calibrant.inputs import FitWarning, counted
-from calibrant.posthoc.cross_validation import HeldOut, pieces
+from calibrant.posthoc.cross_validation import HeldOut, fold_of
 from calibrant.posthoc.map import FLOOR, TINY, Map, Part, evaluated, mixed, operations
 
 if TYPE_CHECKING:
@@ -294,7 +294,7 @@ class Calibrator(Fitted):
         return self._harm(checked_samples(logits, target, sample_weight, ignore_index, self.labels_)[0])
 
     def _harm(self, data: HeldOut) -> str | None:
-        data, after = self.cross_fitted(data)
+        after = self.cross_fitted(data)
         true = np.arange(len(data.target)), data.target
         before = evaluated(lambda xp, rows: xp.log_softmax(xp.wide(rows)), data.logits)
         with np.errstate(divide="ignore"):
@@ -313,13 +313,13 @@ class Calibrator(Fitted):
             "more data"
         )
 
-    def cross_fitted(self, data: HeldOut, folds: int = 5) -> tuple[HeldOut, Array]:
-        """Samples, divided into folds, and the probabilities of each by a fit without its fold, in float64.
+    def cross_fitted(self, data: HeldOut, folds: int = 5) -> Array:
+        """Probabilities of each sample by a fit without its fold, in float64.
 
         A fold whose fit fails keeps its own probabilities. The calibrator itself is not changed.
         """
-        divided, fold = pieces(data, folds)
-        result = evaluated(lambda xp, rows: xp.softmax(xp.wide(rows)), divided.logits)
+        fold = fold_of(data, folds)
+        result: Array = evaluated(lambda xp, rows: xp.softmax(xp.wide(rows)), data.logits)
         for number in range(folds):
             out = fold == number
             if out.all() or not out.any():
@@ -327,11 +327,11 @@ class Calibrator(Fitted):
             try:
                 fresh = copy.copy(self)
                 fresh.notices_ = []
-                made = fresh.fit_map(divided.take(~out))
+                made = fresh.fit_map(data.take(~out))
             except ValueError:
                 continue
-            result[out] = evaluated(made.probabilities, divided.logits[out])
-        return divided, result
+            result[out] = evaluated(made.probabilities, data.logits[out])
+        return result
 
     def __call__(self, logits: Any) -> Any:
         """Return calibrated logits in the given shape; of two classes in one column, that of class 1.

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrant.frames import Array
-from calibrant.posthoc.map import Curve, Interval, Lines, LogScores, NumpyOps, Steps, View, evaluated
+from calibrant.posthoc.map import Curve, Lines, LogScores, NumpyOps, Steps, TwoSteps, View, evaluated
 from calibrant.posthoc.scores import XP, ScoreCalibrator
 
 Floats = npt.NDArray[np.float64]
@@ -239,7 +239,7 @@ class VennAbers(ScoreCalibrator):
         found = pools(scores.log_odds(XP), hits, weight)
         # A miss is a hit in the mirror.
         below = _tables(_upper(found.mirrored()))
-        return Interval(Steps(*(part[::-1].copy() for part in below)), Steps(*_tables(_upper(found))))
+        return TwoSteps(Steps(*(part[::-1].copy() for part in below)), Steps(*_tables(_upper(found))))
 
     def predict_interval(self, logits: Any) -> Any:
         """Return the lower and the upper value, :math:`p_0` and :math:`p_1`, of every probability.

@@ -503,7 +503,7 @@ class LogOdds(Curve):
 
 
 @dataclass(frozen=True, eq=False)
-class Interval(Curve):
+class TwoSteps(Curve):
     """The two values of Venn-Abers prediction, step functions of the log-odds; that of a miss by its mirror."""
 
     lower: Steps

@@ -7,10 +7,10 @@ from typing import Any, Self
 
 from calibrant import frames, inputs
 from calibrant.inputs import FitWarning, counted
-from calibrant.posthoc.auto import METHODS
 from calibrant.posthoc.cross_validation import HeldOut
 from calibrant.posthoc.fit import Calibrator, Fitted
 from calibrant.posthoc.map import Map, Part, evaluated
+from calibrant.posthoc.registry import METHODS
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class MultiLabelCalibration(Fitted):
     .. math:: \hat p_k = c_k(\sigma(l_k))
 
     Args:
-        method: Name of the method in ``calibrant.posthoc.auto``, which is fitted once for each label.
+        method: Name of the method in ``calibrant.posthoc.registry``, which is fitted once for each label.
 
     Attributes:
         calibrators: The fitted calibrators, one per label.

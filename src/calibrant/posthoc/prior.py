@@ -9,10 +9,10 @@ import numpy.typing as npt
 from calibrant import inputs
 from calibrant.frames import is_tensor, of_tensor
 from calibrant.inputs import FitWarning, counted
-from calibrant.posthoc.auto import METHODS
 from calibrant.posthoc.cross_validation import HeldOut
 from calibrant.posthoc.fit import Calibrator
 from calibrant.posthoc.map import TINY, Affine, Map, evaluated
+from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.solvers import mixture_weights
 
 Array = npt.NDArray[Any]
@@ -48,7 +48,7 @@ class PriorShift(Calibrator):
 
     Args:
         prior: Frequency of each class where the calibrator is used; None for those of the held-out data.
-        method: Name of the calibrator in ``calibrant.posthoc.auto`` that comes first.
+        method: Name of the calibrator in ``calibrant.posthoc.registry`` that comes first.
 
     Attributes:
         source_: Frequencies of the classes in the held-out data, mixed with a share of 1 / (n + 1) of equal ones.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.posthoc.export import replace_file
+from calibrant.atomic import write_whole
 from calibrant.posthoc.fit import Fitted
 from calibrant.posthoc.map import from_description
 
@@ -77,7 +77,9 @@ def save(calibrator: Fitted, path: str | os.PathLike[str], *, inputs: str | None
         text = json.dumps(header)
     except TypeError as error:
         raise TypeError(f"a file holds only numbers and text as options and labels: {error}") from None
-    replace_file(path, serialised({name: np.array(value, order="C") for name, value in arrays.items()}, {KEY: text}))
+    write_whole(
+        Path(path), serialised({name: np.array(value, order="C") for name, value in arrays.items()}, {KEY: text})
+    )
 
 
 def load(path: str | os.PathLike[str], *, kind: type[Any] = Fitted) -> Any:

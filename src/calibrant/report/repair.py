@@ -37,7 +37,7 @@ class Repair:
     """Effect of recalibration, measured on samples it was not fitted on.
 
     Attributes:
-        method: Name of the method in ``calibrant.posthoc.auto``.
+        method: Name of the method in ``calibrant.posthoc.registry``.
         description: The method with its parameters, fitted on all samples.
         calibrator: The calibrator fitted on all samples, the one to use.
         predictions: Every sample recalibrated by a fit on the other half of the samples.

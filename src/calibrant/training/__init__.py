@@ -2,6 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
+try:
+    import torch  # noqa: F401
+except ModuleNotFoundError:
+    raise ImportError("calibrant.training needs torch: pip install 'calibrant[torch]'") from None
+
 from calibrant.training.calibrated_loss import CalibratedLoss
 from calibrant.training.finetune import finetune
 from calibrant.training.guard import CalibrationWarning

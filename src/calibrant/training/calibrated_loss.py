@@ -15,8 +15,8 @@ from calibrant.losses.checks import Classification
 from calibrant.torch_private import unwrapped
 from calibrant.training import forward
 from calibrant.training.forward import (
+    BatchScores,
     Loss,
-    Scores,
     evaluating,
     freeze_batchnorm_statistics,
     logits_of,
@@ -68,8 +68,8 @@ class Finished(NamedTuple):
 
     temperature: float
     error: float
-    held_out: Scores
-    new: Scores | None
+    held_out: BatchScores
+    new: BatchScores | None
 
 
 class CalibratedLoss:
@@ -355,7 +355,7 @@ class CalibratedLoss:
         return self.guard.with_warnings({"temperature": self.temperature} | self.guard.latest)
 
     @torch.no_grad()
-    def compare(self, held_out: Iterable[Any], new: Iterable[Any]) -> tuple[Scores, Scores]:
+    def compare(self, held_out: Iterable[Any], new: Iterable[Any]) -> tuple[BatchScores, BatchScores]:
         """Score batches of held-out and of new data, such as validation data after an epoch, and warn if they differ.
 
         ``finish(held_out, new)`` does the same at the end of training.

@@ -257,7 +257,7 @@ def mean_nll(logits: Tensor, target: Tensor, ignore_index: int) -> Tensor:
     return zero_of(logits) if bool(loss.isnan()) and bool((target == ignore_index).all()) else loss
 
 
-class Scores(NamedTuple):
+class BatchScores(NamedTuple):
     """Means over samples."""
 
     samples: float
@@ -277,7 +277,7 @@ class Scores(NamedTuple):
         return {"held_out_accuracy": self.accuracy, "held_out_nll": self.nll, "held_out_gap": self.gap}
 
 
-class Sums:
+class ScoreSums:
     """Running sums on the device of the batches, several batches at a time, so that a step takes hardly longer."""
 
     WAITING = 16
@@ -312,11 +312,11 @@ class Sums:
             self._sums = sums if self._sums is None else self._sums + sums
         return torch.zeros(5, dtype=torch.float64) if self._sums is None else self._sums
 
-    def scores(self) -> Scores | None:
+    def scores(self) -> BatchScores | None:
         """Means of this rank so far, or None before the first sample."""
         return _means(self._sum_up())
 
-    def since(self, purpose: str) -> tuple[Scores | None, int]:
+    def since(self, purpose: str) -> tuple[BatchScores | None, int]:
         """Means of all ranks since the last call for the same purpose, and the number of batches."""
         now, batches = self._sum_up(), self.batches
         before, batches_before = self._marks.get(purpose, (torch.zeros_like(now), 0))
@@ -335,18 +335,18 @@ class Sums:
         vars(self).update(state)
 
 
-def _means(sums: Tensor) -> Scores | None:
+def _means(sums: Tensor) -> BatchScores | None:
     samples, right, nll, confidence, doubt = sums.tolist()
     if samples == 0:
         return None
-    return Scores(samples, right / samples, nll / samples, (confidence - right) / samples, doubt / samples)
+    return BatchScores(samples, right / samples, nll / samples, (confidence - right) / samples, doubt / samples)
 
 
-def scores_of(logits: Tensor, target: Tensor) -> Scores:
+def scores_of(logits: Tensor, target: Tensor) -> BatchScores:
     """Accuracy, log loss and gap of logits."""
-    sums = Sums()
+    sums = ScoreSums()
     sums.add(Classification(logits, target))
-    return sums.scores() or Scores(0, 0, 0, 0)
+    return sums.scores() or BatchScores(0, 0, 0, 0)
 
 
 def joined(parts: list[Classification]) -> Classification:

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sized
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from calibrant import inputs
 from calibrant.losses.checks import Classification
-from calibrant.training.forward import Scores, Sums
+from calibrant.training.forward import BatchScores, ScoreSums
 
 if TYPE_CHECKING:
     from calibrant.training.temperature_loop import TemperatureLoop
@@ -81,17 +80,8 @@ def warn(message: str, place: Place | None = None) -> None:
 
 
 def look_like_probabilities(logits: Tensor, *, of_one: bool = True) -> bool:
-    """Whether ``(N, C)`` logits, at least 8 rows, are probabilities or their logarithms.
-
-    Args:
-        logits: Logits of a batch.
-        of_one: Take binary logits, which have a column of zeros, for the output of a sigmoid if they are all in [0, 1].
-            Those of a trained network are not, and those of an untrained one may be.
-    """
-    rows = logits.detach().cpu().double().numpy()
-    if len(rows) < 8 or not (of_one or rows[:, 0].any()):
-        return False
-    return inputs.looks_like_probabilities(rows) or bool(rows.max() < 0.01 and inputs.sum_to_one(np.exp(rows)))
+    """Whether ``(N, C)`` logits of a batch are probabilities, or their logarithms, which T would divide in vain."""
+    return inputs.looks_like_probabilities(logits.detach().cpu().double().numpy(), of_one=of_one, logs=True)
 
 
 class Reminder:
@@ -154,7 +144,7 @@ class Guard:
         self.told_of_epochs = False
         self.warnings_: dict[str, str] = {}
         self.latest: dict[str, float] = {}  # scores of the last window
-        self.training, self.held_out = Sums(), Sums()
+        self.training, self.held_out = ScoreSums(), ScoreSums()
         self._steps = self._windows = self._of_window = 0  # training batches, windows, batches of this window
         self._best: dict[str, tuple[float, float]] = {}  # best accuracy of a window and its deviation
         self._strongest = 0.0
@@ -238,7 +228,7 @@ class Guard:
         """Add the number of warnings so far to values for a log."""
         return scores | {"warnings": float(len(self.warnings_))}
 
-    def _judge_accuracy(self, training: Scores, held_out: Scores | None) -> None:
+    def _judge_accuracy(self, training: BatchScores, held_out: BatchScores | None) -> None:
         before = self._best.get("training", (0.0, 0.0))[0]
         fell = self._fell("training", training)
         if held_out is not None:
@@ -248,7 +238,7 @@ class Guard:
             text = f"training accuracy fell from {before:.1%} to {training.accuracy:.1%}: lower the learning rate"
             self.warn("collapse", text + self._lower_weight())
 
-    def judge_final(self, held_out: Scores) -> None:
+    def judge_final(self, held_out: BatchScores) -> None:
         """Compare the final network with the best window: its last steps are the average of no window."""
         before, deviation = self._best.get("held_out", (1.0, 0.0))
         rise = held_out.accuracy - before
@@ -272,7 +262,7 @@ class Guard:
             return ""
         return " or the weight of the objective, or use CalibratedLoss(model), which has no weight"
 
-    def _fell(self, name: str, scores: Scores) -> bool:
+    def _fell(self, name: str, scores: BatchScores) -> bool:
         """Whether accuracy is below that of the best window by more than chance; the best is kept."""
         best, deviation = self._best.get(name, (0.0, 0.0))
         if scores.accuracy > best:
@@ -292,7 +282,7 @@ class Guard:
                 "held-out batches, or leave it out if the network is calibrated",
             )
 
-    def _judge_pull(self, values: dict[str, float], training: Scores | None, held_out: Scores | None) -> None:
+    def _judge_pull(self, values: dict[str, float], training: BatchScores | None, held_out: BatchScores | None) -> None:
         is_watched = self._pulls["objective"] or self._without_pull < FEWEST_PULLS
         if not is_watched and values.get("silent", 1.0) < 1:
             self.warn(
@@ -322,7 +312,7 @@ class Guard:
         scores, _ = self.held_out.since("log")
         return self.with_warnings({} if scores is None else scores.named())
 
-    def compare_evaluation(self, new: Scores, loader: Any, *, dropout: bool) -> None:
+    def compare_evaluation(self, new: BatchScores, loader: Any, *, dropout: bool) -> None:
         """Compare the held-out batches since the last evaluation, which a loader gave again and again, with a new one.
 
         Any accuracy between those of the two evaluations is as expected. A sample that passed several times counts
@@ -352,7 +342,7 @@ class Guard:
                 "batches, finish(held_out, new=validation)",
             )
 
-    def warn_of_training_samples(self, temperature: float, held_out: Scores) -> None:
+    def warn_of_training_samples(self, temperature: float, held_out: BatchScores) -> None:
         """Warn of a temperature that samples ask for which the network was trained on, unless they were compared."""
         if not self._was_compared and not self._is_apart:
             self.warn(
@@ -363,7 +353,7 @@ class Guard:
                 "data: finish(held_out, new=validation)",
             )
 
-    def compare(self, new: Scores, held_out: Scores) -> None:
+    def compare(self, new: BatchScores, held_out: BatchScores) -> None:
         """Warn when held-out data and new data, which took no part in training, differ by more than chance."""
         self._was_compared = True
         apart = held_out.accuracy - new.accuracy
@@ -400,13 +390,15 @@ class Guard:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what is warned about next."""
-        values = ((name, each.state_dict() if isinstance(each, Sums) else each) for name, each in vars(self).items())
+        values = (
+            (name, each.state_dict() if isinstance(each, ScoreSums) else each) for name, each in vars(self).items()
+        )
         return copy.deepcopy(dict(values))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
         for name, value in copy.deepcopy(dict(state)).items():
-            if isinstance(sums := getattr(self, name), Sums):
+            if isinstance(sums := getattr(self, name), ScoreSums):
                 sums.load_state_dict(value)
             else:
                 setattr(self, name, value)

@@ -19,8 +19,8 @@ from calibrant import metrics
 from calibrant.inputs import check_choice
 from calibrant.training.calibrated_loss import BatchNormUse, CalibratedLoss, Finished, Method
 from calibrant.training.forward import (
+    BatchScores,
     Loss,
-    Scores,
     evaluating,
     has_dropout,
     logits_in,
@@ -317,7 +317,7 @@ class InterleavedTrainer(Trainer):
             for name, value in scores.items():
                 output.metrics.setdefault(f"{prefix}_{name}", value)
             if self.calibrated_loss is not None and self.is_in_train and prefix == "eval" and scores:
-                new = Scores(samples, scores["accuracy"], math.nan, math.nan)
+                new = BatchScores(samples, scores["accuracy"], math.nan, math.nan)
                 dropout = self.method != "temperature" and _has_dropout(self.model)
                 self.calibrated_loss.guard.compare_evaluation(new, self._drawn().loader, dropout=dropout)
         return output

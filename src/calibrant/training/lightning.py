@@ -15,7 +15,7 @@ from calibrant import inputs
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification
 from calibrant.training.calibrated_loss import BatchNormUse, CalibratedLoss, Finished, Method, Step
-from calibrant.training.forward import Scores, cross_entropy, has_dropout, logits_of, loss_or_zero, pair_of
+from calibrant.training.forward import BatchScores, cross_entropy, has_dropout, logits_of, loss_or_zero, pair_of
 from calibrant.training.guard import warn
 from calibrant.training.interleave import (
     InterleavedBatch,
@@ -265,7 +265,7 @@ class InterleavedModule(lightning.LightningModule):
         self._log("validation", values)
         if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
             if self.calibrated_loss is not None and values:
-                new = Scores(self.evaluation_scores.counted(), values["accuracy"], values["loss"], math.nan)
+                new = BatchScores(self.evaluation_scores.counted(), values["accuracy"], values["loss"], math.nan)
                 loader = getattr(self.trainer.train_dataloader, "calibration_loader", None)
                 dropout = self.method != "temperature" and has_dropout(self.model)
                 self.calibrated_loss.guard.compare_evaluation(new, loader, dropout=dropout)

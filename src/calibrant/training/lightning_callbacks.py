@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from calibrant import inputs
 from calibrant.training.calibrated_loss import CalibratedLoss, Finished
-from calibrant.training.forward import Sums, evaluating, logits_in, logits_of, pair_of
+from calibrant.training.forward import ScoreSums, evaluating, logits_in, logits_of, pair_of
 from calibrant.training.guard import warn
 from calibrant.training.held_out import warn_of_loaders
 from calibrant.training.interleave import SAME, Stream, gives_ranks_the_same, kept_random_state
@@ -63,7 +63,7 @@ class TemperatureInTheLoop(Callback):
         self._is_finished = False
         self._is_due = False
         self._loaders: list[dict[str, Any]] = []
-        self._validation = Sums()
+        self._validation = ScoreSums()
 
     @property
     def temperature(self) -> float:
@@ -134,7 +134,7 @@ class TemperatureInTheLoop(Callback):
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Reset the scores."""
-        self._validation = Sums()
+        self._validation = ScoreSums()
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,

@@ -40,11 +40,6 @@ def test_probabilities_are_averaged_each_network_scaled_by_its_own_validation_se
     assert found["accuracy"] > max(scores_of(*one)["accuracy"] for one in networks)
 
 
-def test_an_ensemble_of_twins_is_one_of_them() -> None:
-    [network] = members(1)
-    assert ensemble([network, network], KEPT) == pytest.approx(scores_of(*network), abs=1e-6)
-
-
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_member_without_a_best_temperature_leaves_that_column_empty(place: int) -> None:
     networks = members(2)

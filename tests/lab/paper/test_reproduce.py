@@ -129,11 +129,6 @@ def test_all_shows_every_table_and_figure(copy: Path, tmp_path: Path, capsys: Sc
     assert "figure6: not drawn: " in capsys.readouterr().out
 
 
-def test_a_search_with_more_seeds_uses_the_trials_that_exist(runs: Path, capsys: Screen) -> None:
-    table1(runs, "--search-seeds", "2", "--dry-run")
-    assert "8 trials, 7 done, 1 to do." in listed(capsys)
-
-
 def test_ctrl_c_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Screen) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -148,20 +143,16 @@ def test_ctrl_c_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("arguments", "token"),
     [
-        (["reproduce", "table1", *SMALL, "--search-seeds", "3"], "search-seeds"),
         (["reproduce", "table1", *SMALL, "--weight", "2"], "'weight'"),
-        (["reproduce", "table9", *SMALL], "table1"),
         (["reproduce", "table1", "--recipe", "digits", "--profile", "slow"], "'slow'"),
         (["reproduce", "table1", *SMALL[:-1], "2", "--accelerator", "tpu9"], "tpu9"),
         (["reproduce", "figure2", *SMALL], "MMCE"),
         (["reproduce", "figure6", "--recipe", "snli", "--dry-run"], "snli"),
         (["reproduce", "figure6", *SMALL, "--corrupted-dir", "nowhere"], "digits"),
         (["reproduce", "table1", "--recipe", "mnist", "--data-dir", "nowhere"], "nowhere"),
-        (["reproduce", "table1", *SMALL[:-1], "2", "--ray-address", "auto"], "--executor ray"),
         (["reproduce", "table1", *SMALL[:-1], "2", "--executor", "ray", "--parallel", "2"], "--executor local"),
         (["reproduce", "table1", *SMALL, "--cpus-per-trial", "2"], "--executor ray"),
         (["reproduce", "table1", *SMALL, "--shift-images", "20"], "figure6"),
-        (["runs", "show", "zzzz"], "zzzz"),
     ],
 )
 def test_errors_are_one_line(arguments: list[str], token: str, runs: Path, capsys: Screen) -> None:

@@ -128,12 +128,6 @@ def zoomed_by_scipy(given: npt.NDArray[np.float64], factor: float) -> npt.NDArra
     return np.asarray(zoomed[cut : cut + 32, cut : cut + 32])
 
 
-@pytest.mark.parametrize("factor", [1.02, 1.04, 1.75, 2.25])
-def test_zooming_is_scipys(factor: float) -> None:
-    found = optics.both_ways(optics.zooming(32, factor), COLOUR[0, 0].float()).numpy()
-    assert found == pytest.approx(zoomed_by_scipy(COLOUR[0, 0].double().numpy(), factor), rel=1e-5)
-
-
 @pytest.mark.parametrize(("severity", "enlargements"), [(1, 7), (5, 26)])
 def test_zoom_blur_is_the_mean_of_the_image_and_its_enlargements(severity: int, enlargements: int) -> None:
     given = COLOUR[0, 0].double().numpy() / 255

@@ -63,14 +63,6 @@ def test_time_gpu_hours_and_disk_are_those_of_the_trials_that_are_to_do(store: S
     assert "0.0 GPU-hours" in " ".join(listed(store, Asked()))
 
 
-def test_nothing_is_measured_where_nothing_is_to_do(store: Store) -> None:
-    for one in rehearse(SWEEP).needed:
-        finished(store, one)
-    asked = Asked()
-    assert f"{TRIALS} trials, {TRIALS} done, 0 to do." in listed(store, asked)
-    assert asked.trials == []
-
-
 def test_without_data_the_trials_are_listed_without_their_cost(store: Store) -> None:
     class Fails(Asked):
         def __call__(self, trial: Configuration) -> Estimate:

@@ -19,7 +19,7 @@ from tests.lab.stores import failed, finished, halfway, held_by_another_process,
 BASE, ESD = of("nll"), of("esd", weight=0.6)
 LOST = of("esd", weight=2.0)
 TOTAL = 15
-TABLE1, TABLE2 = (paper_sweep(name, "digits", "quick", {"settings": {"epochs": 12}}) for name in ("table1", "table2"))
+TABLE1 = paper_sweep("table1", "digits", "quick", {"settings": {"epochs": 12}})
 
 
 def terminal(is_terminal: bool = True) -> Any:
@@ -100,14 +100,6 @@ def test_it_is_drawn_on_a_terminal_now_and_then(
     drawn, _, erased = console.file.getvalue().rpartition("\r")
     assert drawn.count("1 done, 0 running, 14 to do") == times + 1  # rich draws the last state again when it stops
     assert erased.count("\x1b[2K") >= 5  # and nothing stays on the screen
-
-
-def test_elsewhere_it_is_quiet(store: Store) -> None:
-    console = terminal(False)
-    finished(store, BASE)
-    with LiveView(store, console) as view:
-        view.show(*state(store), frozenset())
-    assert console.file.getvalue() == ""
 
 
 def test_failures_are_listed_in_the_end_whatever_ended_it(store: Store) -> None:

@@ -94,8 +94,6 @@ def test_the_order_is_that_of_the_paper() -> None:
     [
         pytest.param({0.6: (0.930, 0.03), 2.0: (0.930, 0.02)}, 2.0, True, id="the lowest ECE"),
         pytest.param({0.6: (0.930, 0.03), 2.0: (0.920, 0.02)}, 0.6, True, id="that gives up too much accuracy"),
-        pytest.param({0.6: (0.930, 0.03), 2.0: (0.923, 0.02)}, 0.6, True, id="exactly 1.5 points is too much"),
-        pytest.param({0.6: (0.930, 0.03), 2.0: (0.9231, 0.02)}, 2.0, True, id="a little less is not"),
         pytest.param({0.6: (0.930, 0.03), 2.0: (0.990, 0.04)}, 0.6, True, id="accuracy beyond it is no merit"),
         pytest.param({0.6: (0.930, 0.03), 2.0: (0.931, 0.03)}, 2.0, True, id="of equal ECE the more accurate"),
         pytest.param({0.6: (0.930, 0.03), 2.0: (0.930, 0.03)}, 0.6, True, id="of equals the gentler"),
@@ -120,13 +118,6 @@ def test_the_boundary_is_exact_for_every_number_of_images() -> None:
             row = planned(by_weight(exactly, right / images), methods=("esd",))["+ ESD"]
             assert row.searches[0].chosen is not None
             assert row.searches[0].chosen.option("weight") == 2.0
-
-
-def test_nothing_is_chosen_before_all_candidates_and_the_baseline_are_there() -> None:
-    complete = dict(by_weight({0.6: (0.93, 0.03), 2.0: (0.93, 0.02)}))
-    for trial in complete:
-        row = planned({one: score for one, score in complete.items() if one != trial}, methods=("esd",))["+ ESD"]
-        assert (row.trials, row.searches[0].chosen, row.problem) == ((), None, None)
 
 
 def test_failed_candidates_are_passed_over() -> None:

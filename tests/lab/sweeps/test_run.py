@@ -5,14 +5,13 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from calibrant.files import FileError
 from calibrant_lab.sweeps import run as running
 from calibrant_lab.sweeps.protocol import Plan, plan
-from calibrant_lab.sweeps.run import recorded, validated
+from calibrant_lab.sweeps.run import recorded
 from calibrant_lab.sweeps.run import run as run_sweep
 from calibrant_lab.sweeps.sweep import Sweep
 from calibrant_lab.trials.configuration import Configuration
@@ -153,10 +152,6 @@ def test_it_runs_beside_the_main_thread(store: Store) -> None:
     thread.join(60)
     assert executor.stopped == 1
     assert len(store.results()) == TRIALS
-
-
-def test_a_store_that_does_not_exist_has_no_results(tmp_path: Path) -> None:
-    assert validated(Store(tmp_path / "none"), SWEEP) == {}
 
 
 def test_a_full_disk_stops_the_sweep_at_once_and_the_next_command_goes_on(store: Store) -> None:

@@ -17,15 +17,10 @@ from calibrant_lab.sweeps.sweep import Sweep
         ('[grids]\n"mmce.weight" = [1]', "grids.*mmce.weight"),
         ('methods = ["loop"]\n[grids]\nweight = [1, 2]', "grids.*none"),
         ("[grids]\nweight = []", "grids.weight"),
-        ("[grids]\nweight = 1", "grids.weight.*list"),
         ('[grids]\nweight = ["a"]', "grids.weight.*number"),
         ('select = "accuracy"', "select.*accuracy"),
-        ('select = "gap"', "select.*gap"),
         ('select = "mean_confidence"', "select.*mean_confidence"),
         ('columns = ["ecee"]', "columns.*ece,"),
-        ('columns = "ece"', "columns.*list"),
-        ("[settings]\nepoch = 3", "settings.*epochs"),
-        ("search_seeds = 6", "search-seeds"),
     ],
 )
 def test_an_error_is_one_line_that_names_the_file_and_the_key(text: str, token: str, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from calibrant.files import FileError
-from calibrant_lab.plugins import UnknownNameError
 from calibrant_lab.recipes import RECIPES
 from calibrant_lab.trials.configuration import Configuration, configure, label, read_configuration
 from tests.lab.stores import of, own_recipe
@@ -46,16 +45,13 @@ def test_a_change_goes_where_it_belongs() -> None:
         ({"epochs": 0}, "epochs.*got 0"),
         ({"epochs": "many"}, "epochs.*integer.*'many'"),
         ({"weight": float("nan")}, "weight.*finite"),
-        ({"learning_rate": float("inf")}, "learning-rate.*finite"),
-        ({"calibration_fraction": 1.0}, "calibration-fraction.*less than 1"),
         ({"flip": "perhaps"}, "flip.*boolean"),
         ({"batchnorm": "thaw"}, "batchnorm.*'freeze'.*'thaw'"),
-        ({"precision": "64"}, "precision.*'16-mixed'.*'64'"),
         ({"mean": "grey"}, "mean.*list.*'grey'"),
-        ({"std": [0.0]}, "std.*greater than 0"),
         ({"method": "magic"}, "'magic'"),
         ({"epoch": 3}, "'epoch'.* epochs"),
         ({"zzz": 3}, "'zzz': choose from"),
+        ({"noise": 3}, "'noise'"),
         ({"bandwith": 2.0}, "'bandwith'.* bandwidth"),
         ({"seed": 2**63}, r"seed.*2\^63"),
         ({"seed": True}, "seed"),
@@ -64,22 +60,6 @@ def test_a_change_goes_where_it_belongs() -> None:
 def test_an_error_is_one_line_that_names_the_setting(changes: dict[str, Any], token: str) -> None:
     with pytest.raises(ValueError, match=rf"\A[^\n]*{token}[^\n]*\Z"):
         configure("mnist", "mmce").replaced(changes)
-
-
-@pytest.mark.parametrize(
-    ("recipe", "method", "name"),
-    [
-        ("digits", "nll", "image_size"), ("snli", "nll", "crop_padding"), ("mnist", "loop", "weight"),
-        ("mnist", "esd", "bandwidth"),
-    ],
-)  # fmt: skip
-def test_settings_of_other_recipes_and_options_of_other_methods_are_refused(
-    recipe: str, method: str, name: str
-) -> None:
-    with pytest.raises(UnknownNameError, match=name.replace("_", "-")):
-        configure(recipe, method).replaced({name: 2})
-    with pytest.raises(UnknownNameError, match=r"'svhn'.*mnist"):
-        configure("svhn", method)
 
 
 def test_a_configuration_is_read_from_the_file_of_a_trial_and_from_one_by_hand(tmp_path: Path) -> None:
@@ -133,20 +113,12 @@ def test_a_file_counts_by_its_content(setting: str, weights: dict[str, str]) -> 
         configure("imagenet100", settings={setting: str(Path(weights["a"]).with_name("none.pt"))})
 
 
-def test_a_recipe_from_outside_is_the_same_trial_wherever_its_file_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mine = own_recipe(tmp_path)
-    here, there = configure(mine), configure(own_recipe(tmp_path / "elsewhere"))
+def test_a_recipe_from_outside_is_the_same_trial_wherever_its_file_is(tmp_path: Path) -> None:
+    here, there = configure(own_recipe(tmp_path)), configure(own_recipe(tmp_path / "elsewhere"))
     assert here == there
     assert here.identity == there.identity
     assert here.replaced({"noise": 5}) != here
     assert label(here.replaced({"noise": 5})) == "NLL noise 5"
-    monkeypatch.chdir(tmp_path)
-    found = configure("./mine.py:mine")
-    monkeypatch.chdir("/")
-    assert found.recipe == mine
-    assert found.of_recipe is here.of_recipe
 
 
 def test_a_configuration_reaches_another_process_unchanged(tmp_path: Path, weights: dict[str, str]) -> None:

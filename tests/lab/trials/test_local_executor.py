@@ -124,12 +124,6 @@ def test_a_trial_lost_every_time_is_given_up_with_the_last_output_of_its_process
     assert all(part in failure for part in (f"{ATTEMPTS} attempts", "SIGKILL", "no memory left"))
 
 
-def test_a_worker_that_cannot_start_says_why(local: Make, monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
-    monkeypatch.setattr(local_executor, "_command", lambda handle: [sys.executable, "-c", "import no_such_package"])
-    assert carried_out(local(), BASE) == [Ended(BASE, "failed")]
-    assert "no_such_package" in (store.trial(BASE).failure() or "")
-
-
 def test_a_process_killed_before_it_could_report_has_finished_its_trial(
     local: Make, worker_that: Worker, store: Store, tmp_path: Path
 ) -> None:

@@ -154,11 +154,6 @@ def test_a_trial_lost_every_time_is_given_up(joined: Make, store: Store, tmp_pat
     assert "WorkerCrashedError" in (store.trial(BASE).failure() or "")
 
 
-def test_a_trial_that_was_finished_when_its_worker_was_lost_is_not_repeated(joined: Make, store: Store) -> None:
-    made(store, BASE)
-    assert carried_out(joined(lambda *_: os._exit(1)), BASE) == [Ended(BASE, "done")]
-
-
 def test_an_error_on_a_node_is_recorded_with_its_traceback(joined: Make, store: Store) -> None:
     def lacks_a_package(*_: object) -> None:
         raise ModuleNotFoundError("No module named 'calibrant'")

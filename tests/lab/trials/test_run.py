@@ -23,11 +23,11 @@ from calibrant_lab.trials import store as kept
 from calibrant_lab.trials.configuration import Configuration, configure
 from calibrant_lab.trials.provenance import change_lines, changes_since, other_data
 from calibrant_lab.trials.run import run_trial
-from calibrant_lab.trials.store import Result, Store, Trial
+from calibrant_lab.trials.store import Store, Trial
 from calibrant_lab.trials.worker import Job, attempt
 from tests.lab.pickles import Intruder
-from tests.lab.stores import files_of, held_by_another_process
-from tests.lab.training import KilledError, killed_at, trained
+from tests.lab.stores import files_of
+from tests.lab.training import KilledError, assert_same, killed_at, trained
 
 TINY = configure("digits", "esd", settings={"epochs": 2, "batch_size": 512})
 STEPS = 6
@@ -37,21 +37,6 @@ FILES = {"config.json", "data.json", "history.json", "model.pt", "result.json", 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Trial:
     return trained(Store(tmp_path_factory.mktemp("whole")), TINY)
-
-
-def reproducible(result: Result) -> Result:
-    """Without what is measured with a clock."""
-    return replace(result, cost=replace(result.cost, seconds=0, processor_seconds=0, peak_memory=0))
-
-
-def assert_same(one: Trial, other: Trial) -> None:
-    assert files_of(one) == files_of(other) == FILES
-    assert reproducible(one.result()) == reproducible(other.result())
-    assert (one.folder / kept.HISTORY).read_bytes() == (other.folder / kept.HISTORY).read_bytes()
-    for part in ("validation", "test"):
-        for ours, theirs in zip(one.predicted(part), other.predicted(part), strict=True):
-            assert torch.equal(ours, theirs)
-    assert (one.folder / kept.WEIGHTS).read_bytes() == (other.folder / kept.WEIGHTS).read_bytes()
 
 
 def test_a_trial_leaves_all_it_should(whole: Trial) -> None:
@@ -131,16 +116,6 @@ def test_what_a_killed_trial_left_half_written_is_cleared(whole: Trial, store: S
     (folder / "last.ckpt.partial").write_bytes(b"PK")
     (folder / kept.CHECKPOINT).write_bytes((folder / kept.CHECKPOINT).read_bytes()[:5000])  # torn by a power cut
     assert_same(whole, trained(store, TINY))
-
-
-def test_a_trial_of_another_process_is_left_to_it(store: Store) -> None:
-    trial = store.trial(TINY)
-    trial.folder.mkdir(parents=True)
-    with held_by_another_process(trial):
-        assert run_trial(store, TINY, None, "cpu") == "busy"
-        assert trial.is_locked()
-        assert files_of(trial) == set()
-    assert trial.status == "unfinished"
 
 
 def test_a_look_at_a_trial_does_not_keep_it_from_being_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
