@@ -16,19 +16,11 @@ from tests.ranks import on_two_ranks
 
 Results = dict[str, tuple[Tensor, list[Tensor]]]
 
+# Objectives that take no weights, and one of those that do, which WEIGHTED has.
 MASKED: dict[str, nn.Module] = {
     "esd": cal.ESDLoss(root=False),
-    "esd rooted": cal.ESDLoss(),
-    "esd class-wise": cal.ESDLoss(root=False, view="class-wise"),
-    "mmce": cal.MMCELoss(),
-    "mmce unbiased": cal.MMCELoss(unbiased=True, root=False),
-    "mmce class-wise": cal.MMCELoss(view="class-wise"),
-    "mmce weighted": cal.WeightedMMCELoss(),
-    "soft-binned ece": cal.SoftBinnedECELoss(),
-    "ece": cal.ECELoss(),
     "avuc": cal.AvUCLoss(0.9),
     "soft avuc": cal.SoftAvUCLoss(),
-    "dca": cal.DCALoss(),
     "mdca": cal.MDCALoss(),
     "ece-kde": cal.ECEKDELoss(0.1),
     "ece-kde top-label": cal.ECEKDELoss(0.1, view="top-label"),
@@ -132,7 +124,7 @@ def too_small_is_an_error(rank: int) -> bool:
     try:
         cal.ESDLoss()(torch.randn(2 - 2 * rank, 5), torch.zeros(2 - 2 * rank, dtype=torch.long))
     except ValueError as error:
-        return "ESD needs at least 3 samples, got 2" in str(error)
+        return "at least 3" in str(error)
     return False
 
 

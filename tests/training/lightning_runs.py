@@ -88,13 +88,18 @@ def result(trained: lightning.Trainer) -> dict[str, Any]:
     }
 
 
-def run_on_two_ranks(rank: int, port: int, folder: Path) -> None:
-    """One of two processes: train plain networks with half the batch, and one with BatchNorm to see that it can."""
-    torch.set_num_threads(1)
+def take_place(rank: int, port: int) -> None:
+    """Let a Trainer of this process be one of two."""
     os.environ |= {
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NODE_RANK": "0", "LOCAL_RANK": str(rank),
         "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo",
     }  # fmt: skip
+
+
+def run_on_two_ranks(rank: int, port: int, folder: Path) -> None:
+    """One of two processes: train plain networks with half the batch, and one with BatchNorm to see that it can."""
+    torch.set_num_threads(1)
+    take_place(rank, port)
     results = {}
     for name in ("sgd", "adamw", "temperature"):
         trains = trainer(folder, strategy="ddp", devices=2, max_epochs=2)

@@ -71,6 +71,11 @@ def draw(batches: Iterator[Any], count: int) -> Drawn:
     return drawn
 
 
+def endless(both: InterleavedLoader) -> Iterator[Any]:
+    while True:
+        yield from both
+
+
 def indices(batch: Tensor) -> list[int]:
     return (batch % 1000).tolist()
 
@@ -109,7 +114,7 @@ def test_batches_too_small_for_the_objective_are_left_out() -> None:
 )
 def test_a_batch_of_any_structure_is_counted(batch: Any) -> None:
     assert next(iter(interleave([1], [batch], minimum_samples=2))).calibration is batch
-    with pytest.raises(ValueError, match="no batch of at least 3 samples"):
+    with pytest.raises(ValueError, match="at least 3"):
         next(iter(interleave([1], [batch])))
 
 
@@ -122,10 +127,6 @@ def test_calibration_at_every_kth_step_counts_across_passes() -> None:
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("done", [0, 6, 12])
 def test_a_resumed_loader_goes_on_as_if_nothing_had_happened(done: int, workers: int) -> None:
-    def endless(both: InterleavedLoader) -> Iterator[Any]:
-        while True:
-            yield from both
-
     torch.manual_seed(0)
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002
@@ -158,10 +159,6 @@ def test_generators_given_to_the_loaders_are_put_back_too() -> None:
         return interleave(
             DataLoader(Noisy(23), 4, shuffle=True, generator=shared), DataLoader(Noisy(11), 4, sampler=sampler)
         )
-
-    def endless(both: InterleavedLoader) -> Iterator[Any]:
-        while True:
-            yield from both
 
     first = made()
     stream = endless(first)
@@ -275,12 +272,11 @@ def test_leaving_a_pass_early_begins_a_new_one() -> None:
 @pytest.mark.parametrize(
     ("train", "calibration", "options", "error", "message"),
     [
-        ([1], [1], {"calibration_every": 0}, ValueError, "at least 1 and at most 1000000, got 0"),
-        ([1], [1], {"calibration_every": 1.5}, TypeError, "must be a whole number"),
-        ([], [1], {}, ValueError, "the train loader has no batches"),
-        ([1], [], {}, ValueError, "the calibration loader has no batches"),
-        (iter([1]), [1], {}, TypeError, "the train loader must be iterable more than once"),
-        ([1], 3, {}, TypeError, "the calibration loader must be iterable more than once, got int"),
+        ([1], [1], {"calibration_every": 0}, ValueError, "calibration_every"),
+        ([], [1], {}, ValueError, "train loader"),
+        ([1], [], {}, ValueError, "calibration loader"),
+        (iter([1]), [1], {}, TypeError, "train loader"),
+        ([1], 3, {}, TypeError, "calibration loader.* int"),
     ],
 )
 def test_bad_loaders_say_why(train, calibration, options, error, message) -> None:  # type: ignore[no-untyped-def]

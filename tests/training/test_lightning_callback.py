@@ -5,15 +5,12 @@ import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import lightning
 import pytest
 import torch
-import torch.distributed as dist
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
-from lightning.pytorch.trainer.connectors.logger_connector import result
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import calibrant as cal
@@ -89,26 +86,6 @@ def test_the_module_is_calibrated_and_free_of_hooks_after_fit(last: tuple[nn.Mod
     assert last or not any(each._forward_hooks for each in module.modules())
 
 
-@pytest.mark.parametrize("how", ["callback", "classifier"])
-def test_lightning_has_no_advice_on_logging_across_processes(how: str, tmp_path: Path) -> None:
-    train, held_out, validation = loaders()
-    result.warning_cache.clear()
-    try:
-        with mock.patch.dict("os.environ"), warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            if how == "callback":
-                run = trainer(tmp_path, TemperatureInTheLoop(held_out), strategy="ddp", devices=1)
-                run.fit(own(), train)
-            else:
-                run = trainer(tmp_path, strategy="ddp", devices=1)
-                run.fit(InterleavedModule(own(), method="temperature"), interleave(train, held_out), validation)
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-    assert [text for one in caught if "sync_dist" in (text := str(one.message))] == []
-    assert run.callback_metrics["train_temperature"] >= 1
-
-
 def test_a_checkpoint_has_the_best_temperature_before_the_loss_has_moved(tmp_path: Path) -> None:
     train, held_out, validation = loaders()
     callback = TemperatureInTheLoop(held_out)
@@ -161,22 +138,6 @@ def test_early_stopping_and_kept_weights_see_calibrated_logits(tmp_path: Path) -
     assert callback.finished is not None
     x, y = noisy(3000, 2).tensors
     assert cal.metrics.ece(logits=module(x).detach(), target=y, bins=20) < 0.1
-
-
-def test_held_out_batches_leave_the_random_numbers_of_training_alone(tmp_path: Path) -> None:
-    orders = []
-    for shuffle in (False, True):
-        train, _, _ = loaders()
-        module = own(dropout=0.5)
-        seen: list[Tensor] = []
-        module.net[0].register_forward_hook(  # type: ignore[index]
-            lambda each, given, _, seen=seen: seen.append(given[0]) if each.training else None
-        )
-        torch.manual_seed(5)
-        trainer(tmp_path, TemperatureInTheLoop(loaders(shuffle)[1]), max_epochs=2).fit(module, train)
-        orders.append(seen)
-    assert len(orders[0]) == 12
-    assert same(*orders)
 
 
 def test_bad_use_is_explained(tmp_path: Path) -> None:

@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import lightning
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import TensorDataset
 
 import calibrant as cal
@@ -18,8 +17,6 @@ from calibrant.training import (
     StopAfterTemperature,
     interleave,
 )
-from calibrant.training.forward import BatchScores
-from calibrant.training.guard import Guard
 from tests.training.lightning_runs import QUIET, classifier, data, network, noisy, result, same, samples, trainer
 
 pytestmark = QUIET
@@ -40,26 +37,6 @@ def over_fitting(**options: Any) -> InterleavedModule:
 def over_fitting_from(path: Path) -> InterleavedModule:
     fresh = over_fitting()
     return InterleavedModule.load_from_checkpoint(path, model=fresh.model, method=fresh.method, weights_only=True)
-
-
-@pytest.mark.slow
-def test_the_model_itself_is_calibrated_after_fit(tmp_path: Path) -> None:
-    module, run = over_fitting(), trainer(tmp_path, max_epochs=40)
-    run.fit(module, datamodule=noisy_data())
-    assert module.finished is not None
-    assert module.temperature == 1
-    assert module.history[-1]["train_temperature"] > 1.5
-    (x, y) = noisy(3000, 2).tensors
-    with torch.no_grad():
-        logits = module.model(x)
-    assert torch.equal(module(x), logits)
-    plain = over_fitting(method=None)
-    with pytest.warns(CalibrationWarning, match="no method"):
-        trainer(tmp_path, max_epochs=40).fit(plain, datamodule=noisy_data())
-    with torch.no_grad():
-        confident = plain.model(x)
-    ece = [cal.metrics.ece(logits=each, target=y, bins=20) for each in (logits, confident)]
-    assert ece[0] < ece[1] / 2
 
 
 def test_the_folded_state_is_saved_and_loaded(tmp_path: Path) -> None:
@@ -157,21 +134,6 @@ def test_held_out_data_that_are_easier_than_new_data_are_reported(tmp_path: Path
     assert module.history[-1]["train_warnings"] == 1
 
 
-def test_repeated_held_out_samples_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counted: list[float] = []
-
-    def compare(guard: Guard, new: BatchScores, held_out: BatchScores) -> None:
-        assert new.samples == 37
-        assert guard.has_objective
-        counted.append(held_out.samples)
-
-    monkeypatch.setattr("calibrant.training.guard.Guard.compare", compare)
-    monkeypatch.setattr("calibrant.training.lightning.has_dropout", lambda _: False)
-    trainer(tmp_path).fit(classifier(), datamodule=data())
-    assert counted
-    assert all(count == 10 for count in counted)
-
-
 def test_a_method_needs_held_out_data(tmp_path: Path) -> None:
     module = InterleavedModule(network(), method="temperature")
     with pytest.raises(ValueError, match="no calibration data"):
@@ -179,31 +141,6 @@ def test_a_method_needs_held_out_data(tmp_path: Path) -> None:
     x, y = samples()
     with pytest.raises(TypeError, match="calibration batches"):
         trainer(tmp_path).fit(module, torch.utils.data.DataLoader(TensorDataset(x, y), 20))
-
-
-class Held(lightning.Callback):
-    """Logits that validation sees."""
-
-    def __init__(self) -> None:
-        self.logits: list[Tensor] = []
-
-    def on_validation_batch_end(self, trainer: lightning.Trainer, pl_module: Any, outputs: Any, *_: Any) -> None:
-        if not trainer.sanity_checking:
-            self.logits.append(outputs["logits"] * pl_module.temperature)
-
-
-@pytest.mark.filterwarnings("ignore:the temperature from 120 held-out samples")
-@pytest.mark.usefixtures("moves_at_once")
-def test_validation_within_training_sees_calibrated_logits(tmp_path: Path) -> None:
-    seen, module = Held(), over_fitting()
-    list(module.model.parameters())[-2].data *= 5  # over-confident from the start
-    trainer(tmp_path, seen, max_epochs=3).fit(module, datamodule=noisy_data(batch_size=300))
-    assert len(seen.logits) == 3
-    temperature = module.history[-1]["train_temperature"]
-    assert temperature > 1
-    target = noisy(300, 1).tensors[1]
-    nll = nn.functional.cross_entropy(seen.logits[-1] / temperature, target)
-    assert module.history[-1]["validation_nll"] == pytest.approx(nll.item(), rel=1e-5)
 
 
 def test_the_fewest_held_out_samples_are_asked_of_the_objective(tmp_path: Path) -> None:
@@ -223,15 +160,6 @@ def test_validation_does_not_disturb_training(tmp_path: Path) -> None:
     for run in (without, with_it):
         run.fit(classifier(), datamodule=data())
     assert same(result(without)["weights"], result(with_it)["weights"])
-
-
-def test_checkpoint_files_may_be_named_after_scores(tmp_path: Path) -> None:
-    saving = ModelCheckpoint(tmp_path, "{epoch}-{validation_ece:.3f}", monitor="validation_ece")
-    run = trainer(tmp_path, saving)
-    run.fit(classifier(), datamodule=data())
-    best = min(result(run)["history"], key=lambda entry: float(entry["validation_ece"]))
-    expected = f"epoch={best['epoch']}-validation_ece={best['validation_ece']:.3f}.ckpt"
-    assert [path.name for path in tmp_path.iterdir()] == [expected]
 
 
 def test_a_loaded_module_trains_on(tmp_path: Path) -> None:

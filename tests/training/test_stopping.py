@@ -1,6 +1,5 @@
 """Training stops by the validation loss after temperature scaling, and ends with the weights that had the lowest."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 from calibrant.posthoc import TemperatureScaling
 from calibrant.training import StopAfterTemperature
@@ -23,19 +22,12 @@ from tests.training.lightning_runs import (
     data,
     exact_classifier,
     exact_data,
+    noisy,
+    take_place,
     trainer,
 )
 
 pytestmark = QUIET
-
-
-def noisy(count: int, seed: int) -> TensorDataset:
-    """Labels of which a fifth is wrong: a network that learns them by heart becomes over-confident."""
-    draw = torch.Generator().manual_seed(seed)
-    x = torch.randn(count, 6, generator=draw)
-    y = x[:, :3].argmax(1)
-    wrong = torch.rand(count, generator=draw) < 0.2
-    return TensorDataset(x, torch.where(wrong, (y + 1) % 3, y))
 
 
 class Own(OwnModule):
@@ -43,7 +35,7 @@ class Own(OwnModule):
 
     def __init__(self) -> None:
         torch.manual_seed(0)
-        super().__init__(nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 3)))
+        super().__init__(nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 3)), 0.006)
         self.states: list[dict[str, Tensor]] = []
 
     def on_validation_epoch_end(self) -> None:
@@ -126,10 +118,7 @@ def test_batches_of_a_loader_may_be_judged_by_instead(tmp_path: Path) -> None:
 
 def judge_on_a_rank(rank: int, port: int, folder: Path) -> None:
     torch.set_num_threads(1)
-    os.environ |= {
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NODE_RANK": "0", "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo",
-    }  # fmt: skip
+    take_place(rank, port)
     module, stopping = exact_classifier("sgd"), StopAfterTemperature(2, fold=True)
     run = trainer(folder, stopping, strategy="ddp", devices=2, max_epochs=6)
     run.fit(module, datamodule=exact_data(batch_size=15, calibration_batch_size=3, calibration_fraction=0.12))

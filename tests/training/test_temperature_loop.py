@@ -127,14 +127,6 @@ def test_temperature_returns_to_one_when_the_network_learns_again() -> None:
     assert loop.temperature == pytest.approx(1, abs=1e-3)
 
 
-def test_a_loop_without_patience_never_waits_again() -> None:
-    loop = with_settings(TemperatureLoop(), patience=0)
-    for step in range(0, 200, 10):
-        loop.observe(checks.classification(*made(100, 0.5, step)), step)
-    assert loop.temperature == 1
-    assert loop.moves
-
-
 @pytest.mark.parametrize("temperature", [0.05, 0.7])
 def test_temperature_is_never_below_one(temperature: float) -> None:
     loop = with_settings(TemperatureLoop(), patience=0)
