@@ -226,3 +226,9 @@ def test_no_code_is_wider_than_a_page() -> None:
         (path.name, block) for path, text in PAGES.items() for block in re.findall(r"^```\w+\n(.*?)^```$", text, FLAGS)
     ]
     assert [(name, line) for name, block in code for line in block.splitlines() if len(line) > 100] == []
+
+
+def test_tests_that_the_pages_name_exist() -> None:
+    tests = "\n".join(path.read_text() + path.stem for path in Path(__file__).parent.rglob("*.py"))
+    named = {name for text in PAGES.values() for name in re.findall(r"`(?:tests/[\w/]*)?(test_\w+)(?:\.py)?`", text)}
+    assert {name for name in named if not re.search(rf"\b{name}\b", tests)} == set()

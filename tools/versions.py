@@ -29,7 +29,7 @@ PYTHONS = ("3.11", "3.12", "3.13")
 LINKS = os.environ.get("UV_FIND_LINKS", os.environ.get("PIP_FIND_LINKS", "").replace(" ", ","))
 QUICK = (
     "tests/losses", "tests/metrics", "tests/posthoc", "tests/training", "tests/sklearn", "tests/report",
-    "tests/commands", "tests/test_cli.py", "tests/test_files.py", "tests/lab/test_methods.py",
+    "tests/commands", "tests/files", "tests/test_cli.py", "tests/lab/test_methods.py",
     "tests/lab/test_plugins.py", "tests/lab/test_recipes.py",
     "tests/lab/trials/test_configuration.py", "tests/lab/trials/test_run.py", "tests/lab/trials/test_store.py",
     "-m", "not slow",

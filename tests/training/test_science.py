@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from benchmarks.corrected_esd import corrected_esd
+from benchmarks.corrected_esd import DECAY, CorrectedESDLoss, corrected_esd
 from benchmarks.own_labels import NETWORKS, ROWS, Row, flip
 from torch import Tensor, nn
 
@@ -111,6 +111,26 @@ def test_the_corrected_value_is_the_sum_of_squares_over_the_set() -> None:
         corrected_esd(confidence[list(rows)], correct[list(rows)], 9) for rows in itertools.combinations(range(9), 5)
     ]
     assert torch.stack(values).mean().item() == pytest.approx(expected.item(), rel=1e-12)
+
+
+def test_the_running_root_is_its_transcription_and_holds_no_label_of_the_batch() -> None:
+    torch.manual_seed(0)
+    loss, values = CorrectedESDLoss(500), list[float]()
+    for step in range(12):
+        logits, target = 3 * torch.randn(64, 5, dtype=torch.float64), torch.randint(5, (64,))
+        found = loss(logits, target)
+        confidence, predicted = logits.softmax(1).max(1)
+        value = corrected_esd(confidence, predicted == target, 500).item()
+        if step < 2:
+            assert found == 0
+            values.append(value)
+            continue
+        weights = [DECAY ** (len(values) - 1 - k) for k in range(len(values))]
+        mean = sum(w * v for w, v in zip(weights, values, strict=True)) / sum(weights)
+        variance = sum(w * v * v for w, v in zip(weights, values, strict=True)) / sum(weights) - mean**2
+        error = math.sqrt(max(variance, 0) * (1 - DECAY) / (1 + DECAY))
+        assert found.item() == pytest.approx(value / (2 * math.sqrt(max(mean, error))), rel=1e-6)
+        values.append(value)
 
 
 def test_the_mean_of_roots_is_not_the_root_of_the_mean() -> None:
