@@ -56,7 +56,7 @@ from calibrant.report.statistics import scores_of
 # Rows that scores need: the number that ``evaluate`` does.
 SCORED_ROWS = 3
 # Elements of the logits up to which a fit is compared with doing nothing in cross-validation.
-CROSS_CHECKED = 2**18
+CROSS_CHECKED_LOGITS = 2**18
 # Classes that are printed; the rest is counted.
 MOST_SHOWN = 5
 # Methods other than auto that never change a prediction.
@@ -229,7 +229,7 @@ def _fitted(how: Fit, logits: Array, source: Source) -> tuple[Calibrator, list[s
         warnings.simplefilter("ignore", FitWarning)  # its notices say it
         calibrator = how.calibrator().fit(logits, target, sample_weight=source.weight, classes=names)
     notices = list(calibrator.notices_)
-    if how.method != "auto" and how.prior is None and logits.size <= CROSS_CHECKED:
+    if how.method != "auto" and how.prior is None and logits.size <= CROSS_CHECKED_LOGITS:
         worse = calibrator.worse_than_nothing(logits, target, sample_weight=source.weight)
         notices += [worse] if worse and worse not in notices else []
     return calibrator, notices

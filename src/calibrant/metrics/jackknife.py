@@ -79,7 +79,7 @@ def esd_jackknife(given: Predictions) -> Jackknife:
 
     .. math:: S_{(m)} = S - (A_m^2 - B_m) - 2 d_m (R_m - d_m n_m).
     """
-    rows = _Rows(given)
+    rows = _JackknifeRows(given)
     n, w, d = rows.total, rows.weight, rows.residual
     below = rows.at_or_below(w * d) - d
     own = below**2 - (rows.at_or_below(w * d**2) - d**2)
@@ -96,7 +96,7 @@ def esd_jackknife(given: Predictions) -> Jackknife:
 
 def mmce_jackknife(given: Predictions, bandwidth: float = 0.4) -> Jackknife:
     """Unbiased squared MMCE with all its leave-one-out values: the pairs without m are all pairs minus those with m."""
-    rows = _Rows(given)
+    rows = _JackknifeRows(given)
     n, w, d = rows.total, rows.weight, rows.residual
     pairs = d * (rows.kernel_sums(w * d, bandwidth) - d)
     total = float((w * pairs).sum())
@@ -109,17 +109,17 @@ def mmce_jackknife(given: Predictions, bandwidth: float = 0.4) -> Jackknife:
 
 def gap_jackknife(given: Predictions) -> Jackknife:
     """The signed gap with all its leave-one-out values."""
-    rows = _Rows(given)
+    rows = _JackknifeRows(given)
     return rows.mean(-rows.residual)
 
 
 def accuracy_jackknife(given: Predictions) -> Jackknife:
     """The share of right samples, or of right labels, with all its leave-one-out values."""
-    rows = _Rows(given)
+    rows = _JackknifeRows(given)
     return rows.mean(decided_right(given)[rows.order].astype(np.float64))
 
 
-class _Rows(SortedRows):
+class _JackknifeRows(SortedRows):
     """Rows in order of confidence: the samples that are left out one by one."""
 
     def __init__(self, given: Predictions) -> None:

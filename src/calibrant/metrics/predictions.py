@@ -13,6 +13,7 @@ from calibrant.inputs import (
     IGNORED,
     Rows,
     checked_weight,
+    counted,
     distributions,
     finite_logits,
     in_unit_interval,
@@ -63,8 +64,8 @@ class Predictions:
     Example:
         >>> from calibrant import metrics
         >>> data = metrics.predictions(probabilities=[[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]], target=[0, 1, 1])
-        >>> data.task, len(data[1:])
-        ('binary', 2)
+        >>> data, len(data[1:])
+        (<Predictions: binary, 3 samples>, 2)
         >>> {name: metrics.accuracy(part) for name, part in data.group_by(["a", "a", "b"]).items()}
         {'a': 1.0, 'b': 0.0}
     """
@@ -79,6 +80,9 @@ class Predictions:
 
     def __len__(self) -> int:
         return len(self.confidence)
+
+    def __repr__(self) -> str:
+        return f"<Predictions: {self.task}, {counted(self.samples, 'sample')}>"
 
     @property
     def classes(self) -> int | None:

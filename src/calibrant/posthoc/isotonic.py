@@ -265,7 +265,7 @@ class VennAbers(ScoreCalibrator):
         return tuple(self.in_container(logits, part) for part in found)
 
 
-class _Steps(NamedTuple):
+class _Edges(NamedTuple):
     """Step functions of all rows, one after the other: ``values[i]`` holds above ``edges[i]``.
 
     The first edge of a row is below every score.
@@ -277,7 +277,7 @@ class _Steps(NamedTuple):
     values: Floats
 
 
-def _upper(found: Pools) -> _Steps:
+def _upper(found: Pools) -> _Edges:
     r"""Value of the isotonic regression at a new hit, for every place it can have.
 
     Let :math:`W_i, H_i` be the mass and the hits of the lowest i groups. A hit between groups i and i + 1, or tied with
@@ -313,7 +313,7 @@ def _upper(found: Pools) -> _Steps:
     # The 1 comes last, so that it is not lost in large weights.
     tangent = np.clip((corner_height[touched] - y + 1) / (corner_width[touched] - x + 1), 0.0, 1.0)
     edges = np.concatenate((np.full(found.rows, -np.inf), found.position[kept]))[order]
-    return _rising(_Steps(found.rows, place, edges, tangent))
+    return _rising(_Edges(found.rows, place, edges, tangent))
 
 
 def _touched(width: Floats, height: Floats, x: Floats, y: Floats, nearest: Indices, last: Indices) -> Indices:
@@ -340,15 +340,15 @@ def _within(values: Floats, row: Indices, starts: Indices) -> Floats:
     return np.asarray(total - before[row])
 
 
-def _rising(steps: _Steps) -> _Steps:
+def _rising(steps: _Edges) -> _Edges:
     """The running maximum in each row, without the places where it stays."""
     # Values are at most 1, so that rows are apart.
     lifted = np.maximum.accumulate(steps.values + 2.0 * steps.row)
     rises = np.diff(lifted, prepend=-1.0) > 0
-    return _Steps(steps.rows, steps.row[rises], steps.edges[rises], steps.values[rises])
+    return _Edges(steps.rows, steps.row[rises], steps.edges[rises], steps.values[rises])
 
 
-def _tables(steps: _Steps) -> tuple[Floats, Floats]:
+def _tables(steps: _Edges) -> tuple[Floats, Floats]:
     """Edges and values for :func:`step_lookup`; the edge below every score is left out."""
     edges, values = (table(steps.rows, steps.row, part) for part in (steps.edges, steps.values))
     return edges[:, 1:], values
