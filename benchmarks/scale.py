@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from benchmarks.measure import machine
 from benchmarks.tables import duration, finish, markdown, memory, show, status
+from calibrant.metrics import confidence_interval
 from calibrant.metrics.scale import Statistics, statistics_duckdb, statistics_spark
 
 PROMISED_ERROR = 1e-9
@@ -128,9 +129,8 @@ def by_duckdb(path: Path, case: Case) -> Run:
     found = statistics_duckdb(
         path, memory_limit=case.limit, threads=case.threads, progress=shares.append, most_classes=case.classes
     )
-    found.calibration_test()
-    found.gap_interval()
-    found.judge_classes()
+    found.judge()
+    confidence_interval(found.pairs, metric="gap")
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
     lines = Path("/proc/self/status").read_text().splitlines()
     peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024

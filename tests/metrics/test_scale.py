@@ -23,7 +23,7 @@ from calibrant.files.layout import Columns  # noqa: E402
 from calibrant.metrics import scale_sql  # noqa: E402
 from calibrant.metrics.binned import equal_width_bins  # noqa: E402
 from calibrant.metrics.predictions import Predictions  # noqa: E402
-from calibrant.metrics.scale import Statistics, merged, statistics_duckdb, statistics_spark  # noqa: E402
+from calibrant.metrics.scale import Statistics, statistics_duckdb, statistics_spark  # noqa: E402
 from calibrant.metrics.scale_pairs import SqlSource, find_pairs  # noqa: E402
 from calibrant.metrics.tests import Judgement  # noqa: E402
 
@@ -187,7 +187,7 @@ LOGITS: dict[str, Any] = {"logits": [[0.5, 2.5], [0.1, 0.9], [0.3, 0.7]], "targe
         ({"confidence": [0.5], "right": [1]}, "it has confidence, right"),
         ({"confidence": pa.array([], pa.float32()), "correct": pa.array([], pa.int8())}, "no rows"),
         ({"confidence": [0.5, 0.6], "correct": [0, 1]}, "2 rows"),
-        (GOOD | {"confidence": [0.5, float("nan"), 0.7]}, "1 of 3 .*no confidence"),
+        (GOOD | {"confidence": [0.5, float("nan"), 0.7]}, "1 of 3 .*NaN"),
         (GOOD | {"confidence": [0.5, None, None]}, "2 of 3 .*no confidence"),
         (GOOD | {"confidence": [0.5, 1.5, 0.1]}, r"1 of 3 .*\[0, 1\]"),
         (GOOD | {"confidence": ["a", "b", "c"]}, "confidence .*numbers"),
@@ -285,7 +285,7 @@ def test_spark_takes_a_frame_and_never_gathers_its_rows(spark: Any, tmp_path: Pa
 
     frame.createOrReplaceTempView("plan")
     found = [Column(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
-    pairs = find_pairs(SqlSource(scale_sql.SPARK, lambda *_: [], "plan", "plan"), found, Columns(), risk=False)
+    pairs = find_pairs(SqlSource(scale_sql.SPARK, lambda *_: [], "plan"), found, Columns(), risk=False)
     text = scale_sql.sums_statement(pairs, 20, [0.2, 0.4, 0.6, 0.8])
     plan = spark.sql(text)._jdf.queryExecution().executedPlan().toString()
     spark.catalog.dropTempView("plan")
@@ -309,11 +309,11 @@ def test_of_two_classes_the_risk_of_class_1_can_be_judged(engine: Engine, tmp_pa
     }
     path = write(tmp_path / "risks.parquet", **columns[layout], target=event)
     found = engine(path, risk=True)
-    assert found.judged == "risk"
+    assert found.views[0].kind == "risk"
     expected = metrics.evaluate(risk, event)
     for key in ("gap", "ece", "ks_error", "esd", "brier_top"):
         assert getattr(found, key) == pytest.approx(expected[key], rel=1e-9, abs=1e-12), key
-    assert engine(path).judged == "top label"
+    assert engine(path).views[0].kind == "top label"
 
 
 def test_of_three_classes_the_top_label_is_judged(engine: Engine, tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_of_three_classes_the_top_label_is_judged(engine: Engine, tmp_path: Path
         probabilities=rng.dirichlet(np.ones(3), 50).tolist(),
         target=rng.integers(3, size=50),
     )
-    assert engine(path, risk=True).judged == "top label"
+    assert engine(path, risk=True).views[0].kind == "top label"
     assert engine(path, risk=True).esd == engine(path).esd
 
 
@@ -342,9 +342,10 @@ def made(error: float, n: int = 40_000, seed: int = 0) -> tuple[Array, Array]:
 @pytest.mark.parametrize("error", [0.0, 0.002, 0.01])
 def test_the_test_from_cells_agrees_with_that_of_the_samples(tmp_path: Path, metric: Any, error: float) -> None:
     pairs = made(error)
-    ours = summed(tmp_path, *pairs).calibration_test(metric=metric, draws=1000)
+    found = summed(tmp_path, *pairs)
+    ours = metrics.calibration_test(found.pairs, metric=metric, draws=1000)
     theirs = metrics.calibration_test(*pairs, metric=metric, draws=1000)
-    assert ours.statistic == pytest.approx(theirs.statistic, rel=1e-9)
+    assert found.judge(draws=40)[0].test.statistic == pytest.approx(metrics.esd(*pairs), rel=1e-9)
     # Two independent sets of draws: p-values differ by chance, by at most four of its standard deviations.
     assert abs(ours.p_value - theirs.p_value) < 4 * np.sqrt(2 * 0.25 / 1000)
     assert ours.critical_value == pytest.approx(theirs.critical_value, rel=0.35)
@@ -353,21 +354,22 @@ def test_the_test_from_cells_agrees_with_that_of_the_samples(tmp_path: Path, met
 @pytest.mark.parametrize("error", [0.0, 0.01])
 def test_the_interval_of_the_gap_is_that_of_the_samples(tmp_path: Path, error: float) -> None:
     pairs = made(error)
-    ours = summed(tmp_path, *pairs).gap_interval()
+    ours = metrics.confidence_interval(summed(tmp_path, *pairs).pairs, metric="gap")
     theirs = metrics.confidence_interval(*pairs, metric="gap")
     assert (ours.value, ours.low, ours.high) == pytest.approx((theirs.value, theirs.low, theirs.high), abs=1e-8)
 
 
 def test_samples_that_are_all_right_have_an_interval_too(tmp_path: Path) -> None:
     confidence, _ = made(0)
-    ours = summed(tmp_path, confidence, np.ones(len(confidence))).gap_interval()
-    theirs = metrics.confidence_interval(confidence, np.ones(len(confidence)), metric="gap")
+    right = np.ones(len(confidence))
+    ours = metrics.confidence_interval(summed(tmp_path, confidence, right).pairs, metric="gap")
+    theirs = metrics.confidence_interval(confidence, right, metric="gap")
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), rel=1e-4)
 
 
 def test_merged_cells_are_narrow_and_lose_no_sample(tmp_path: Path) -> None:
     found = summed(tmp_path, *made(0.01))
-    cells = merged(found.cells)
+    cells = found.pairs.ties
     assert len(cells.samples) <= 1024 + 4096
     assert cells.samples.sum() == found.samples
     assert cells.right.sum() == pytest.approx(found.accuracy * found.samples)
@@ -380,7 +382,7 @@ def test_p_values_of_calibrated_data_are_uniform(tmp_path: Path) -> None:
     p_values = []
     for seed in range(200):
         found = summed(tmp_path, *made(0.0, 2000, seed))
-        p_values.append(found.calibration_test(draws=99, seed=seed).p_value)
+        p_values.append(metrics.calibration_test(found.pairs, draws=99, seed=seed).p_value)
     counts = np.histogram(p_values, bins=5, range=(0, 1))[0]
     assert ((counts - 40) ** 2 / 40).sum() < 18.5  # chi-squared with 4 degrees of freedom: 0.1 %
 
@@ -401,7 +403,7 @@ def classes(folder: Path, *, as_logits: bool, n: int = 20_000) -> tuple[Statisti
 @pytest.mark.parametrize("as_logits", [False, True])
 def test_single_classes_are_judged_as_in_memory(tmp_path: Path, as_logits: bool) -> None:
     found, (_, *theirs) = classes(tmp_path, as_logits=as_logits)
-    ours = found.judge_classes()
+    _, *ours = found.judge()
     assert [each.view.name for each in ours] == ["0", "1", "2", "3"]
     assert [each.rejected for each in ours] == [each.rejected for each in theirs] == [False, False, True, True]
     for one, other in zip(ours, theirs, strict=True):
@@ -413,7 +415,7 @@ def test_single_classes_are_judged_as_in_memory(tmp_path: Path, as_logits: bool)
 def test_of_many_classes_those_expected_most_often_are_judged(tmp_path: Path) -> None:
     found, _ = classes(tmp_path, as_logits=False)
     chosen = statistics_duckdb(tmp_path / "classes.parquet", most_classes=2)
-    assert [each.name for each in chosen.of_classes] == ["0", "1"]
+    assert [each.name for each in chosen.views[1:]] == ["0", "1"]
     assert (chosen.classes, found.classes) == (4, 4)
-    assert all(len(each.cells.samples) <= 4097 for each in found.of_classes)
-    assert statistics_duckdb(tmp_path / "classes.parquet").of_classes == ()
+    assert all(len(each.pairs) <= 2 * 4097 for each in found.views[1:])
+    assert len(statistics_duckdb(tmp_path / "classes.parquet").views) == 1

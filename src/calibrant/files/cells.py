@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -70,9 +70,15 @@ def numbers_of(name: str, column: Array) -> Array:
     return np.array(rows)
 
 
+def number_of(cell: Any) -> float:
+    """A cell as a number, true and false as 1 and 0."""
+    word = str(cell).lower()
+    return TRUE_AND_FALSE[word] if word in TRUE_AND_FALSE else float(cell)
+
+
 def _number(name: str, row: int, cell: str) -> float:
     try:
-        return TRUE_AND_FALSE[cell.lower()] if cell.lower() in TRUE_AND_FALSE else float(cell)
+        return number_of(cell)
     except ValueError:
         raise ValueError(f"column {name!r} must hold a number in every row; row {row} has {cell!r}") from None
 

@@ -2,13 +2,14 @@
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.files.cells import LEFT_OUT, TRUE_AND_FALSE, Kind, called, few, filled, is_text, numbers_of
+from calibrant.files.cells import LEFT_OUT, TRUE_AND_FALSE, Kind, called, few, number_of, numbers_of
 from calibrant.files.formats import Array
 
 KINDS: tuple[Kind, ...] = ("logits", "probabilities", "confidence")
@@ -330,70 +331,87 @@ def names_of_classes(
     return None if names is None else tuple(names)
 
 
-def class_indices(
+class ClassLabels(NamedTuple):
+    """What the labels of a column mean.
+
+    Attributes:
+        keys: Label of each class, numbers or text; None if the labels are indices of the classes.
+        names: Names of the classes, if known.
+        notices: What was assumed, in sentences.
+    """
+
+    keys: tuple[float, ...] | tuple[str, ...] | None
+    names: tuple[str, ...] | None
+    notices: tuple[str, ...] = ()
+
+
+def class_labels(
     name: str,
-    labels: Array,
+    found: Collection[Any],
     names: tuple[str, ...] | None,
     count: int,
     *,
     column: str | None = None,
     positive: str | None = None,
-) -> tuple[Array, tuple[str, ...] | None, tuple[str, ...]]:
-    """Class indices of labels, which may be names; the names of the classes if known; and notices.
+) -> ClassLabels:
+    """Decide which class each label means.
 
-    If one ``column`` has the values of two classes, ``positive`` may say which it is for.
-
-    Example:
-        >>> class_indices("label", np.array(["dog", "cat", "dog"], dtype=object), None, 2)[0]
-        array([1, 0, 1])
+    Args:
+        name: Column of the labels.
+        found: Labels that occur, each once; some suffice if the names are known or the labels are numbers.
+        names: Names of the classes, if known.
+        count: Number of classes.
+        column: Column of the values, if there is one for two classes.
+        positive: Class that it is for, if given.
     """
-    labels = filled(name, labels)
+    known = {called(each) for each in found}
+    if "" in known:
+        raise ValueError(f"column {name!r} has empty cells: fill or drop the rows")
     if positive is not None:
-        labels = np.array([called(cell) for cell in labels.tolist()], dtype=object)
-        names = with_positive(name, positive, names, labels.tolist(), count)
-    if not is_text(labels):
-        return _numbered(name, labels, names, count)
-    cells = [str(cell).strip() for cell in labels.tolist()]
-    found = set(cells)
-    whole = all(map(is_whole, found))
-    if names is None and (whole or found <= {"", *TRUE_AND_FALSE}):
-        return _numbered(name, numbers_of(name, labels), None, count)
+        names = with_positive(name, positive, names, known, count)
+    if any(isinstance(each, str) and not is_number(each) for each in found):
+        return _of_words(name, known, names, count, column)
+    numbers = set(map(number_of, found))
+    if names is None and count == 2 and numbers == {-1, 1}:
+        return ClassLabels((-1.0, 1.0), None, (f"read {name} -1 and 1 as classes 0 and 1",))
+    if names is None and len(numbers) > 1 and min(numbers) == 1 and max(numbers) == count:
+        raise ValueError(
+            f"column {name!r} counts {count} classes from 1: subtract 1, or give --classes FILE with 1 to {count}, "
+            "one on each line"
+        )
+    if names is None or not all(map(is_number, names)):
+        return ClassLabels(None, names)
+    keys = tuple(map(number_of, names))
+    if unknown := sorted(numbers - set(keys)):
+        raise ValueError(
+            f"column {name!r} has {few([f'{each:g}' for each in unknown])}, which is none of the classes {few(names)}"
+        )
+    return ClassLabels(keys, names)
+
+
+def _of_words(name: str, known: set[str], names: tuple[str, ...] | None, count: int, column: str | None) -> ClassLabels:
     notices: tuple[str, ...] = ()
     if names is None:
-        if len(found) != count:
+        if len(known) != count:
             raise ValueError(
-                f"column {name!r} has {len(found)} names of classes ({few(sorted(found))}), but there are {count} "
-                "classes: give their order with --classes FILE"
+                f"column {name!r} has {'more' if len(known) > count else 'fewer'} names of classes "
+                f"({few(sorted(known))}) than the {count} classes: give their order with --classes FILE"
             )
-        names, notice = in_order(found, column)
+        names, notice = in_order(known, column)
         notices = (notice,)
-    if unknown := found - set(names):
-        if whole:
-            return numbers_of(name, labels), names, ()
+    if unknown := known - set(names):
         raise ValueError(f"column {name!r} has {few(sorted(unknown))}, which is none of the classes {few(names)}")
-    place = {each: k for k, each in enumerate(names)}
-    return np.array([place[cell] for cell in cells], np.int64), names, notices
+    return ClassLabels(names, names, notices)
 
 
-def _numbered(
-    name: str, labels: Array, names: tuple[str, ...] | None, count: int
-) -> tuple[Array, tuple[str, ...] | None, tuple[str, ...]]:
-    """Numbers are class indices, unless the classes are called by other numbers."""
-    if names is None or not all(map(is_whole, names)):
-        if count == 2 and labels.dtype.kind in "fi" and set(np.unique(labels).tolist()) == {-1, 1}:
-            return (labels > 0).astype(np.int64), names, (f"read {name} -1 and 1 as classes 0 and 1",)
-        if labels.dtype.kind in "fiu" and len(labels) > 1 and labels.min() == 1 and labels.max() == count:
-            raise ValueError(
-                f"column {name!r} counts {count} classes from 1: subtract 1, or give --classes FILE with 1 to {count}, "
-                "one on each line"
-            )
-        return labels, names, ()
-    place = {float(each): k for k, each in enumerate(names)}
-    if unknown := sorted(set(labels.tolist()) - set(place)):
-        raise ValueError(
-            f"column {name!r} has {few([f'{each:g}' for each in unknown])}, none of the classes {few(names)}"
-        )
-    return np.array([place[each] for each in labels.tolist()], np.int64), names, ()
+def class_indices(name: str, labels: Array, meaning: ClassLabels) -> Array:
+    """Class indices of labels, by what they mean."""
+    if meaning.keys is None:
+        return numbers_of(name, labels)
+    words = isinstance(meaning.keys[0], str)
+    place = {key: k for k, key in enumerate(meaning.keys)}
+    cells = [str(cell).strip() for cell in labels.tolist()] if words else numbers_of(name, labels).tolist()
+    return np.array([place[cell] for cell in cells], np.int64)
 
 
 def refuse_stray(name: str, labels: Array, count: int) -> None:
@@ -410,6 +428,6 @@ def refuse_stray(name: str, labels: Array, count: int) -> None:
         )
 
 
-def is_whole(cell: str) -> bool:
-    """Whether a cell holds a whole number."""
-    return cell.removeprefix("-").removesuffix(".0").isdecimal()
+def is_number(label: str) -> bool:
+    """Whether the text of a label is a number, or true or false."""
+    return label.lower() in TRUE_AND_FALSE or re.fullmatch(r"-?\d+(\.\d+)?", label) is not None

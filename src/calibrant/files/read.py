@@ -32,6 +32,7 @@ from calibrant.files.layout import (
     Columns,
     Layout,
     class_indices,
+    class_labels,
     find_layout,
     is_harness,
     name_of_values,
@@ -340,9 +341,10 @@ def _checked(source: Source, layout: Layout, names: Columns) -> Source:
     notices = ()
     if labels is not None and labels.ndim == 1:
         column = layout.values[0] if len(shape) == 1 or shape[1:] == (1,) else None
-        labels, of_classes, notices = class_indices(
-            label, labels, of_classes, count, column=column, positive=names.positive
-        )
+        labels = cells.filled(label, labels)
+        found = {str(cell).strip() for cell in labels.tolist()} if cells.is_text(labels) else set(labels.tolist())
+        meaning = class_labels(label, found, of_classes, count, column=column, positive=names.positive)
+        labels, of_classes, notices = class_indices(label, labels, meaning), meaning.names, meaning.notices
     if labels is not None and (names.ignore_index is None or labels.ndim == 1):
         refuse_stray(label, labels, 2 if several else count)
     values, changed = cells.checked_values(kind, source.values, option, percent=names.percent, several=several)

@@ -1,6 +1,6 @@
 """Exact calibration statistics of predictions that do not fit in memory, by DuckDB or Spark, and tests from their sums.
 
-The tests need no samples. They see the 65,536 cells of :class:`Statistics`, neighbours merged while they hold few
+The tests need no samples. They see sums in 65,536 cells of confidence, neighbours merged while they hold few
 samples, as predictions with weights: each cell once right and once wrong. A cell is at most 1/1024 wide, so its
 variance differs from that of the samples by less than 0.1 %. The data are tested by the same cells: a test keeps its
 level, and only misses an error that changes sign within a cell.
@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,12 +23,12 @@ from calibrant import inputs
 from calibrant.files.cells import fits_other, renormalised
 from calibrant.files.formats import SETTINGS, Column, open_table, text
 from calibrant.files.layout import Columns
-from calibrant.metrics import intervals, tests
 from calibrant.metrics import scale_sql as sql
+from calibrant.metrics import tests
 from calibrant.metrics.binned import BinTable
 from calibrant.metrics.predictions import Predictions, View
 from calibrant.metrics.scale_pairs import Query, SqlSource, find_pairs
-from calibrant.metrics.scale_sql import Dialect, PairQuery, RangeSums
+from calibrant.metrics.scale_sql import PairQuery, RangeSums
 from calibrant.metrics.ties import Ties
 
 __all__ = ["statistics_duckdb", "statistics_spark"]
@@ -56,18 +55,6 @@ def __dir__() -> list[str]:
     return __all__
 
 
-class ClassSums(NamedTuple):
-    """Sums of the probability of one class.
-
-    Attributes:
-        name: Name of the class; its index if it has none.
-        cells: Samples in cells of the probability, each as one group at its mean.
-    """
-
-    name: str
-    cells: Ties
-
-
 @dataclass(frozen=True)
 class Statistics:
     """Calibration of a set of predictions: the scores of ``metrics`` that SQL computes, under their names.
@@ -83,12 +70,10 @@ class Statistics:
         esd: Expected squared difference, unbiased; it can be negative.
         brier_top: Mean squared difference of confidence and correctness of the predicted class.
         bins: The sums of each bin, for a reliability diagram.
-        cells: The same sums in 65,536 cells of confidence, each as one group at its mean confidence.
-        judged: ``"confidence"`` or ``"top label"``; or ``"risk"`` if confidence and correctness are the probability of
-            class 1 of two, and whether it came.
+        views: What can be tested, as pairs with weights from cells: the confidence, the top label, or the risk of class
+            1 of two; and single classes of several, if they were asked for.
         classes: Number of classes, if known.
         names: Names of the classes, if known.
-        of_classes: Sums of single classes of several, if they were asked for.
         notices: What was assumed, in sentences.
     """
 
@@ -102,46 +87,26 @@ class Statistics:
     esd: float
     brier_top: float
     bins: BinTable
-    cells: Ties
-    judged: Literal["confidence", "risk", "top label"] = "confidence"
+    views: tuple[View, ...]
     classes: int | None = None
     names: tuple[str, ...] | None = None
-    of_classes: tuple[ClassSums, ...] = ()
     notices: tuple[str, ...] = ()
 
-    @cached_property
+    @property
     def pairs(self) -> Predictions:
-        """The cells, merged, as predictions with weights: any metric or test of pairs takes them."""
-        return as_pairs(self.cells)
+        """Pairs of the first view: any metric, test or interval of pairs takes them."""
+        return self.views[0].pairs
 
-    def calibration_test(
-        self, *, metric: Literal["esd", "ks_error", "gap"] = "esd", draws: int = 1000, seed: int = 0
-    ) -> tests.CalibrationTest:
-        """Test the hypothesis that the model is calibrated, as :func:`calibrant.metrics.calibration_test`, from cells.
+    def judge(self, *, draws: int = 1000, seed: int = 0) -> tuple[tests.Judgement, ...]:
+        """Test each view, as :func:`calibrant.metrics.judge`, from cells; the value of the first test is exact.
 
         Args:
-            metric: Metric that is compared with its draws. The value returned is exact; the cells' own is compared.
-            draws: Number of data sets to draw. The smallest possible p-value is ``1 / (1 + draws)``.
+            draws: Number of data sets to draw for each view, and for each class at least 40 for each of the classes,
+                which end early if the answer is known.
             seed: Seed of the draws: the same seed gives the same result.
         """
-        inputs.check_choice("metric", metric, ("esd", "ks_error", "gap"))
-        test = tests.calibration_test(self.pairs, metric=metric, draws=draws, seed=seed)
-        return replace(test, statistic=getattr(self, metric))
-
-    def gap_interval(self, *, level: float = 0.95) -> intervals.Interval:
-        """Confidence interval of the gap, as :func:`calibrant.metrics.confidence_interval` has it, from cells."""
-        return intervals.confidence_interval(self.pairs, metric="gap", level=level)
-
-    def judge_classes(self, *, draws: int = 1000, seed: int = 0) -> tuple[tests.Judgement, ...]:
-        """Test each class that was summed, as :func:`calibrant.metrics.judge`, from cells.
-
-        Args:
-            draws: Number of data sets to draw for each class, at least 40 for each of them; they end early if the
-                answer is known.
-            seed: Seed of the draws: the same seed gives the same result.
-        """
-        family = tuple(View("class", each.name, as_pairs(each.cells)) for each in self.of_classes)
-        return tests.judge_views(family, draws=draws, seed=seed)
+        first, *classes = tests.judge_views(self.views, draws=draws, seed=seed)
+        return replace(first, test=replace(first.test, statistic=self.esd)), *classes
 
 
 def statistics_duckdb(
@@ -202,8 +167,8 @@ def statistics_duckdb(
                 _limit(connection, memory_limit, threads, spill)
                 report(0.0)
                 named, notices = open_table(connection, where)
-                table = SqlSource(sql.DUCKDB, _watched(connection, report), "source", where)
-                found = _statistics(table, named, columns, bins, risk=risk, most_classes=most_classes)
+                table = SqlSource(sql.DUCKDB, _watched(connection, report), "source")
+                found = _statistics(where, table, named, columns, bins, risk=risk, most_classes=most_classes)
                 return replace(found, notices=notices + found.notices)
         except duckdb.OutOfMemoryException as error:
             raise MemoryError(
@@ -233,11 +198,10 @@ def statistics_spark(
         source: A ``.parquet`` or ``.csv`` path as Spark understands it, or a DataFrame. It is read twice, so
             cache a DataFrame that is costly to compute.
         session: The session to use; by default the active one, else a local one that is stopped at the end.
-        columns: Names of its columns.
-        bins: Number of equal-width, right-closed bins of ECE and MCE.
-        risk: Judge the probability of class 1 of two, rather than the confidence in the top label.
-        most_classes: Most single classes to sum, of three or more; if there are more, those that the model expects most
-            often.
+        columns: As for `statistics_duckdb`, like the next three.
+        bins: Number of bins.
+        risk: Whether to judge the probability of class 1 of two.
+        most_classes: Most single classes to sum.
         partitions: Number of ranges of the confidence, from 2 to 256; by default one for each million rows.
 
     Raises:
@@ -265,8 +229,10 @@ def statistics_spark(
         frame.createOrReplaceTempView(view)
         try:
             found = [Column(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
-            table = SqlSource(sql.SPARK, lambda text, _=0.0: spark.sql(text).collect(), view, where)
-            return _statistics(table, found, columns, bins, risk=risk, most_classes=most_classes, ranges=partitions)
+            table = SqlSource(sql.SPARK, lambda text, _=0.0: spark.sql(text).collect(), view)
+            return _statistics(
+                where, table, found, columns, bins, risk=risk, most_classes=most_classes, ranges=partitions
+            )
         finally:
             spark.catalog.dropTempView(view)
 
@@ -298,6 +264,7 @@ def merged(cells: Ties) -> Ties:
 
 
 def _statistics(
+    where: str,
     source: SqlSource,
     found: Sequence[Column],
     columns: Columns,
@@ -307,88 +274,83 @@ def _statistics(
     most_classes: int,
     ranges: int | None = None,
 ) -> Statistics:
-    """Run the statements on an engine and combine the few rows that they return."""
-    dialect, query, _, where = source
-    pairs = find_pairs(source, found, columns, risk=risk)
-    (samples, *failures, quantiles), *_ = query(sql.check_statement(dialect, pairs))
-    notices = pairs.notices
-    if pairs.rounded:
-        *failures, off, low, high = failures
-        notices += (renormalised(off, samples, low, high),) if off else ()
-    if samples < 3:
-        raise ValueError(f"{where}: {samples or 'no'} rows, ESD needs at least 3: give more predictions")
-    for check, count in zip(pairs.checks, failures, strict=True):
-        if count:
-            raise ValueError(f"{where}: {count:,} of {samples:,} rows {check.complaint}")
+    """Run the statements on an engine and combine the few rows that they return; errors name where they are from."""
+    try:
+        pairs = find_pairs(source, found, columns, risk=risk)
+        samples, quantiles, off, low, high, *failures = source.query(sql.check_statement(source.dialect, pairs))[0]
+        if samples < 3:
+            raise ValueError(f"{samples or 'no'} rows, ESD needs at least 3: give more predictions")
+        for check, count in zip(pairs.checks, failures, strict=True):
+            if count:
+                raise ValueError(f"{count:,} of {samples:,} rows {check.complaint}")
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
     # Spark warns about a window that is not partitioned, so there are at least two.
     wanted = ranges or min(max(2, -(-samples // sql.ROWS_PER_RANGE)), sql.MOST_RANGES)
     statement = sql.sums_statement(pairs, bins, sql.cuts(quantiles, wanted))
-    sums = RangeSums(*np.array([tuple(row) for row in query(statement, 0.6 if most_classes else 1.0)], np.float64).T)
-    found_sums = _assemble(sums, bins, np.dtype(np.float32 if pairs.type == "FLOAT" else np.float64))
+    rows = source.query(statement, 0.6 if most_classes else 1.0)
+    sums = RangeSums(*np.array([tuple(row) for row in rows], np.float64).T)
     several = pairs.shares and (pairs.classes or 0) > 2 and most_classes > 0
-    of_classes = _of_classes(dialect, query, pairs, most_classes) if several else ()
-    only = [each.name for each in of_classes if each.cells.right.sum() == samples]
-    if pairs.risk and found_sums.accuracy in (0.0, 1.0):
-        only.append(_name(pairs, int(found_sums.accuracy)))
-    if pairs.risk and pairs.assumed:
-        notices += fits_other(pairs.assumed, _name(pairs, 0), *found_sums.cells)
-    notices += tuple(f"only class {name} occurs in {pairs.label!r}: check the labels" for name in only)
-    return replace(
-        found_sums, judged=pairs.judged, classes=pairs.classes, names=pairs.names,
-        of_classes=of_classes, notices=notices,
-    )  # fmt: skip
+    classes = _cells_of_classes(source, pairs, most_classes) if several else {}
+    table, cells = _bin_table(sums, bins, np.dtype(np.float32 if pairs.type == "FLOAT" else np.float64)), _cells(sums)
+    total, confidence, right = (float(column.sum()) for column in (cells.samples, sums.nz, cells.right))
+    only = [name for name, each in classes.items() if each.right.sum() == samples]
+    notices = pairs.notices + ((renormalised(off, samples, low, high),) if off else ())
+    if pairs.judged == "risk":
+        only += [pairs.name(int(right > 0))] if right in (0, total) else []
+        notices += fits_other(pairs.assumed, pairs.name(0), *cells) if pairs.assumed else ()
+    ks_error, esd = sql.combine(sums)
+    return Statistics(
+        samples=samples,
+        accuracy=right / total,
+        mean_confidence=confidence / total,
+        gap=(confidence - right) / total,
+        ece=table.error(),
+        mce=float(np.abs(table.gaps).max()),
+        ks_error=ks_error,
+        esd=esd,
+        brier_top=float(sums.q.sum() / total),
+        bins=table,
+        views=(
+            View(pairs.judged, pairs.name(1) if pairs.judged == "risk" else "", as_pairs(cells)),
+            *(View("class", name, as_pairs(each)) for name, each in classes.items()),
+        ),
+        classes=pairs.classes,
+        names=pairs.names,
+        notices=notices + tuple(f"only class {name} occurs in {pairs.label!r}: check the labels" for name in only),
+    )
 
 
-def _name(pairs: PairQuery, k: int) -> str:
-    return str(k) if pairs.names is None else pairs.names[k]
+def _bin_table(sums: RangeSums, bins: int, dtype: np.dtype[Any]) -> BinTable:
+    # SQL counts bins from 1, and gives 0 for a confidence of 0, which belongs to the first bin.
+    place = np.maximum(sums.bin.astype(np.int64) - 1, 0)
+    edges = (np.arange(bins + 1) / bins).astype(dtype).astype(np.float64)
+    return BinTable(edges[:-1], edges[1:], *(np.bincount(place, each, bins) for each in (sums.n, sums.nz, sums.k)))
 
 
-def _of_classes(dialect: Dialect, query: Query, pairs: PairQuery, most: int) -> tuple[ClassSums, ...]:
-    """Sums of single classes; of many, of those that the model expects most often."""
+def _cells(sums: RangeSums) -> Ties:
+    """Samples in cells of confidence, each as one group at its mean; a cell may meet several ranges and bins."""
+    _, cell = np.unique(sums.cell, return_inverse=True)
+    n, z, k = (np.bincount(cell, each) for each in (sums.n, sums.nz, sums.k))
+    return Ties(np.clip(z / n, 0, 1), n, k)
+
+
+def _cells_of_classes(source: SqlSource, pairs: PairQuery, most: int) -> dict[str, Ties]:
+    """Samples in cells of the probability of single classes; of many, of those that the model expects most often."""
+    dialect, query, _ = source
     chosen = list(range(pairs.classes or 0))
     if len(chosen) > most:
         expected = {int(k): float(total) for k, total in query(sql.expected_statement(dialect, pairs), 0.8)}
         chosen = sorted(sorted(expected, key=lambda k: (-expected[k], k))[:most])
     rows = query(sql.classes_statement(dialect, pairs, chosen), 1.0)
     table = np.array([tuple(row) for row in rows], np.float64)
-
-    def sums(k: int) -> ClassSums:
-        _, n, hits, z = table[table[:, 0] == k].T
+    found = {}
+    for k in chosen:
+        _, n, right, z = table[table[:, 0] == k].T
         mean = np.clip(z / n, 0, 1)
         order = np.argsort(mean)
-        return ClassSums(_name(pairs, k), Ties(mean[order], n[order], hits[order]))
-
-    return tuple(map(sums, chosen))
-
-
-def _assemble(sums: RangeSums, bins: int, dtype: np.dtype[Any]) -> Statistics:
-    ks, esd = sql.combine(sums)
-    # SQL counts bins from 1, and gives 0 for a confidence of 0, which belongs to the first bin.
-    slot = np.maximum(sums.bin.astype(np.int64) - 1, 0)
-    edges = (np.arange(bins + 1) / bins).astype(dtype).astype(np.float64)
-    table = BinTable(edges[:-1], edges[1:], *_added(sums, slot, bins))
-    _, cell = np.unique(sums.cell, return_inverse=True)  # a cell may meet several ranges and bins
-    n, z, k = _added(sums, cell)
-    samples, confidence, right = (float(column.sum()) for column in table[2:])
-    return Statistics(
-        samples=int(samples),
-        accuracy=right / samples,
-        mean_confidence=confidence / samples,
-        gap=(confidence - right) / samples,
-        ece=table.error(),
-        mce=float(np.abs(table.gaps).max()),
-        ks_error=ks,
-        esd=esd,
-        brier_top=float(sums.q.sum() / samples),
-        bins=table,
-        cells=Ties(np.clip(z / n, 0, 1), n, k),
-    )
-
-
-def _added(sums: RangeSums, place: "np.ndarray[Any, Any]", least: int = 0) -> "tuple[np.ndarray[Any, Any], ...]":
-    """Samples, confidence and right ones by place."""
-    columns = sums.n, sums.nz, sums.k
-    return tuple(np.bincount(place, column, minlength=least).astype(np.float64) for column in columns)
+        found[pairs.name(k)] = Ties(mean[order], n[order], right[order])
+    return found
 
 
 def _watched(connection: "DuckDBPyConnection", report: Callable[[float], None]) -> Query:

@@ -33,19 +33,14 @@ class Dialect:
     """Expressions that differ between DuckDB and Spark."""
 
     mark: str  # around an identifier; doubled inside one
-    text_type: str
     list_type: str
     make_list: str
     length: str
     not_null: str
     largest: str
     smallest: str
-    position: str
-    element: str  # places count from 1
-    ascending: str
     total: str
-    shifted_powers: str
-    divided: str
+    mapped: str  # of x, an element
     quantiles: str
     exploded: str  # of lists x with columns whole and t: one row for each number p and its place k from 0
 
@@ -56,38 +51,28 @@ class Dialect:
 
 DUCKDB = Dialect(
     mark='"',
-    text_type="VARCHAR",
     list_type="{}[]",
     make_list="[{}]",
     length="len({})",
     not_null="list_count({})",
     largest="list_max({})",
     smallest="list_min({})",
-    position="list_position({}, {})",
-    element="list_extract({}, {})",
-    ascending="list_sort({})",
     total="list_sum({})",
-    shifted_powers="list_transform({}, lambda x: exp(CAST(x AS DOUBLE) - {}))",
-    divided="list_transform({}, lambda x: x / {})",
+    mapped="list_transform({}, lambda x: {})",
     quantiles="reservoir_quantile({}, [{}], 32768)",
     exploded="SELECT unnest(x) AS p, unnest(range(len(x))) AS k, whole, t FROM {}",
 )
 
 SPARK = Dialect(
     mark="`",
-    text_type="STRING",
     list_type="ARRAY<{}>",
     make_list="array({})",
     length="size({})",
     not_null="size(array_compact({}))",
     largest="array_max({})",
     smallest="array_min({})",
-    position="array_position({}, {})",
-    element="element_at({}, {})",
-    ascending="array_sort({})",
     total="aggregate({}, CAST(0 AS DOUBLE), (a, x) -> a + x)",
-    shifted_powers="transform({}, x -> exp(CAST(x AS DOUBLE) - {}))",
-    divided="transform({}, x -> x / {})",
+    mapped="transform({}, x -> {})",
     quantiles="approx_percentile({}, array({}), 2000)",
     exploded="SELECT p, k, whole, t FROM {} LATERAL VIEW posexplode(x) exploded AS k, p",
 )
@@ -102,50 +87,49 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True)
 class PairQuery:
-    """Common table expressions that end in ``pairs``, with columns z (confidence) and c (0 or 1).
+    """Common table expressions that end in ``pairs``, and what is known about them.
+
+    The columns of pairs are z (confidence), c (0 or 1), and whole, what rounded probabilities are divided by, else 1.
 
     Attributes:
         text: The expressions.
         type: Type of the confidence.
         checks: What no row may be.
-        judged: ``"risk"`` if they are the probability of class 1 of two and whether the target is class 1, else
-            ``"top label"`` or ``"confidence"``.
+        judged: What z is: the confidence, the risk of class 1 of two, or the probability of the top label.
         classes: Number of classes, if known.
         names: Names of the classes, if known.
         shares: Common table expression ``shares`` of lists x, what they are to be divided by, whole, and the target t.
         label: Column of the labels.
         assumed: What the values are called, if nothing but the labels names their classes.
-        rounded: Whether there is a column whole of what probabilities are divided by.
         notices: What was assumed, in sentences.
     """
 
     text: str
     type: str
     checks: tuple[Check, ...]
-    judged: Literal["confidence", "risk", "top label"] = "confidence"
-    classes: int | None = None
+    judged: Literal["confidence", "risk", "top label"]
+    classes: int | None
+    shares: str
+    label: str
     names: tuple[str, ...] | None = None
-    shares: str = ""
-    label: str = ""
     assumed: str = ""
-    rounded: bool = False
     notices: tuple[str, ...] = ()
 
-    @property
-    def risk(self) -> bool:
-        """Whether the pairs are those of class 1 of two."""
-        return self.judged == "risk"
+    def name(self, k: int) -> str:
+        """Name of a class; its index if it has none."""
+        return str(k) if self.names is None else self.names[k]
 
 
 def check_statement(dialect: Dialect, pairs: PairQuery) -> str:
-    """First scan: the number of rows, how many fail each check, and quantiles of the confidence."""
-    found = [f"sum(CASE WHEN {check.condition} THEN 1 ELSE 0 END)" for check in pairs.checks]
-    if pairs.rounded:
-        off = [f"CASE WHEN whole <> 1 THEN {each} END" for each in ("1", "whole", "whole")]
-        found += [f"{name}({each})" for name, each in zip(("count", "min", "max"), off, strict=True)]
+    """First scan: number of rows, quantiles of the confidence, rounded rows and their sums; failures of each check."""
+    failed = [f"sum(CASE WHEN {check.condition} THEN 1 ELSE 0 END)" for check in pairs.checks]
     fractions = ", ".join(f"{i / MOST_RANGES}" for i in range(1, MOST_RANGES))
     quantiles = f"{dialect.quantiles.format('z', fractions)} FILTER (WHERE z BETWEEN 0 AND 1)"
-    return f"WITH {pairs.text} SELECT count(*), {', '.join(found)}, {quantiles} FROM pairs"
+    off = "FILTER (WHERE whole <> 1)"
+    return (
+        f"WITH {pairs.text} SELECT count(*), {quantiles}, count(*) {off}, min(whole) {off}, max(whole) {off}, "
+        f"{', '.join(failed)} FROM pairs"
+    )
 
 
 def expected_statement(dialect: Dialect, pairs: PairQuery) -> str:

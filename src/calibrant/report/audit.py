@@ -297,18 +297,15 @@ def audit_table(
             except MemoryError as error:  # it says what to do
                 raise ValueError(str(error)) from error
             notices = notices_of_start(path, columns)
-        class_1 = sums.names[1] if sums.names else "1"
-        view = View(sums.judged, class_1 if sums.judged == "risk" else "", sums.pairs)
-        test = sums.calibration_test(draws=draws, seed=seed)
-        first, classes = Judgement(view, test, test.p_value), sums.judge_classes(draws=draws, seed=seed)
-        findings = tuple(_finding(judgement, margin) for judgement in (first, *classes))
+        findings = tuple(_finding(judgement, margin) for judgement in sums.judge(draws=draws, seed=seed))
+    judged = sums.views[0].kind
     measures = metrics_table(count, convention).items()
     entries = [Score(key, getattr(sums, key), metric.convention) for key, metric in measures if hasattr(sums, key)]
-    if sums.judged == "risk":
+    if judged == "risk":
         # Accuracy and mean confidence are scores of the top label, here and in memory.
         entries = [score_of_risk(one, sums.names) for one in entries if one.key not in OF_TOP_LABEL]
     scores = Scores(sums.samples, sums.classes, tuple(entries))
     return Audit(
-        name, TASKS[sums.judged], sums.pairs, scores, {"gap": findings[0].average.gap}, findings, {}, None, "", bins,
+        name, TASKS[judged], sums.pairs, scores, {"gap": findings[0].average.gap}, findings, {}, None, "", bins,
         convention, seed, notices=(*sums.notices, *notices, ABOUT_CELLS),
     )  # fmt: skip
