@@ -27,6 +27,8 @@ else:
 IGNORED = -1
 # Largest distance of a sum of probabilities from 1: more than rounding to three digits, less than a defect.
 TOLERANCE = 0.005
+# Values that leave [0, 1] by less are neither logits nor percentages.
+NEAR = 0.1
 # Logits whose rows miss a sum of 1 by less are probably probabilities; fewer rows may do so by chance.
 LIKE_ONE, LIKE_ROWS = 1e-3, 8
 
@@ -191,20 +193,14 @@ def as_array(name: str, value: Values) -> Marks:
         array = frames.as_array(value)
     except ValueError:
         raise ValueError(f"all rows of {name} must have the same length: fill or leave out the shorter ones") from None
-    if array.dtype == object and name != "target" and (whole := _as_numbers(array)) is not None:
-        array = whole
+    if array.dtype == object and name != "target":
+        cells = array.ravel().tolist()
+        if all(cell is None or isinstance(cell, Real) for cell in cells):
+            array = array.astype(np.float64)
     if array.dtype.kind not in "fiub":
         which = "" if frame is None else ": pass the columns with numbers only"
         raise TypeError(f"{name} must hold numbers, got an array of {array.dtype}{which}")
     return np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False))
-
-
-def _as_numbers(array: Marks) -> Array | None:
-    """An array of Python objects that are all numbers or missing, in float64; else None."""
-    if not all(value is None or isinstance(value, Real) for value in array.ravel().tolist()):
-        return None
-    found: Array = array.astype(np.float64)
-    return found
 
 
 def numbers(name: str, value: Values) -> Array:
@@ -214,23 +210,36 @@ def numbers(name: str, value: Values) -> Array:
     return array.astype(exact, copy=False)
 
 
-def in_unit_interval(name: str, values: Array) -> Array:
-    """Values in [0, 1], those that rounding has pushed past its ends put back, or raise an error with a remedy."""
+def in_unit_interval(
+    name: str,
+    values: Array,
+    *,
+    percentages: str = "divide by 100 if they are percentages",
+    logits: str = "pass logits=",
+) -> Array:
+    """Values in [0, 1], those that rounding has pushed past its ends put back, or raise an error with a remedy.
+
+    Args:
+        name: What the error calls them.
+        values: An array of any shape.
+        percentages: Remedy if they are percentages.
+        logits: Remedy if they are logits.
+    """
     if values.size == 0:
         return values
     low, high = float(values.min()), float(values.max())
     if low >= 0 and high <= 1:
         return values
-    slack = 8 * np.finfo(values.dtype).eps
+    slack = 8 * np.finfo(np.result_type(values, np.float32)).eps
     if -slack <= low and high <= 1 + slack:
         return values.clip(0, 1)
     if low != low:
         raise ValueError(f"{name} must lie in [0, 1], got NaN: leave out those samples")
-    remedy = "these look like logits: pass logits="
-    if low >= 0 and values.ndim > 1 and (np.abs(values.sum(-1) - 100) < 0.5).all():
-        remedy = "these look like percentages: divide them by 100"
-    elif low >= 0 and values.ndim == 1 and high <= 100:
-        remedy = "divide by 100 if they are percentages, or pass logits= if they are logits"
+    remedy = f"these look like logits: {logits}"
+    if low > -NEAR and high <= 1 + NEAR:
+        remedy = "they are too close to it for logits: clip them, or check how they were computed"
+    elif low >= 0 and high <= 100:
+        remedy = f"{percentages}, or {logits} if they are logits"
     raise ValueError(f"{name} must lie in [0, 1], got values from {low:g} to {high:g}: {remedy}")
 
 
@@ -261,13 +270,20 @@ def zero_one(name: str, value: Values, expected: tuple[int, ...], like: str) -> 
     return marks
 
 
-def distributions(values: Array) -> Array:
+def distributions(values: Array, tolerance: float = TOLERANCE) -> Array:
     """``(N, C)`` probabilities, or raise an error if a row does not sum to 1."""
     if values.ndim < 2 or values.shape[-1] < 2:
         raise ValueError(f"probabilities must have shape (..., N, C) with C at least 2, got {values.shape}")
     total = values @ np.ones(values.shape[-1], values.dtype)  # several times as fast as sums of short rows
-    if total.size and not (total.min() >= 1 - TOLERANCE and total.max() <= 1 + TOLERANCE):
-        raise ValueError("probabilities must sum to 1 over the last dimension: pass the softmax of the logits")
+    if total.size and not (total.min() >= 1 - tolerance and total.max() <= 1 + tolerance):
+        off = total[~(np.abs(total - 1) <= tolerance)]
+        remedy = "divide each row by its sum, or take the softmax of the logits"
+        if np.allclose(values, values.round(1), rtol=0, atol=1e-7):
+            remedy = "keep more digits"
+        raise ValueError(
+            f"probabilities must sum to 1 in every row, but {off.size:,} of {counted(total.size, 'row')} sum to "
+            f"{off.min():.6g} to {off.max():.6g}: {remedy}"
+        )
     return values
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from calibrant.files.formats import Array, empty_cells
-from calibrant.inputs import TOLERANCE, flattened, mistaken
+from calibrant.inputs import TOLERANCE, distributions, flattened, in_unit_interval, mistaken
 
 Kind = Literal["logits", "probabilities", "confidence"]
 # What people write for right and wrong, besides 0 and 1.
@@ -16,8 +16,6 @@ RIGHT = {"yes": "1", "no": "0", "y": "1", "n": "0", "correct": "1", "incorrect":
 TRUE_AND_FALSE = {"true": 1.0, "false": 0.0}
 # Label that predictions leave out by themselves, in pixels and in several labels.
 LEFT_OUT = -100
-# Values between these are too close to [0, 1] for logits and percentages.
-LEAST, MOST = 0.1, 1.5
 # Share of rows that must agree before a confidence is taken for the probability of a class.
 NEARLY_ALL = 0.99
 # Distance of a sum from 1 that rounding of float32 explains, and that is not worth a notice.
@@ -129,40 +127,25 @@ def checked_values(
     """Values as shares, with rounded rows divided by their sum, and notices of what was changed.
 
     Errors call them ``option``. With ``several`` labels for each sample, a row need not sum to 1.
-
-    Example:
-        >>> p = np.array([[0.33, 0.33, 0.33], [0.5, 0.3, 0.2]])
-        >>> values, notices = checked_values("probabilities", p, "probs", percent=False)
-        >>> values[0].sum().round(6), notices
-        (np.float64(1.0), ('1 of 2 rows of rounded probabilities sum to 0.99 to 0.99: they are divided by their sum',))
     """
     if values.ndim and not len(values):
         raise ValueError("has no rows: was it written to the end?")
     if kind == "logits" and percent:
         raise ValueError("has logits, which are no percentages: leave out --percent")
-    if kind == "logits" or values.dtype.kind not in "fiub":
-        return values, ()
+    if kind == "logits" or values.dtype.kind not in "fiub" or np.isnan(values).any():
+        return values, ()  # NaN is an error of the predictions, unless it is ignored
+    notices: tuple[str, ...] = ()
     if percent:
         values = values / 100
-    notices: tuple[str, ...] = ()
-    if values.ndim == 2 and values.shape[1] > 1 and not several and values.min() >= 0 and values.max() <= MOST:
-        values, notices = _divided_by_sums(values)
-    low, high = float(values.min(initial=1)), float(values.max(initial=0))
-    slack = 8 * np.finfo(np.result_type(values.dtype, np.float32)).eps
-    if low < -slack or high > 1 + slack:
-        remedy = "leave out --percent" if percent else _remedy(kind, low, high, option)
-        raise ValueError(f"{kind} must lie in [0, 1], got values from {low:.4g} to {high:.4g}: {remedy}")
-    return values, notices
-
-
-def _remedy(kind: Kind, low: float, high: float, option: str) -> str:
-    """What values outside [0, 1] probably are, and what to do."""
-    if low > -LEAST and high <= MOST:
-        return "they are too close to it for logits, so clip them, or check how they were computed"
-    logits = f"--logits {option}" if kind == "probabilities" else ""
-    if low >= 0 and high <= 100:
-        return "give --percent if they are percentages" + f", or {logits} if they are logits" * bool(logits)
-    return f"these look like logits: give {logits}" if logits else "write the probability of the predicted class"
+    checked = in_unit_interval(
+        kind,
+        values,
+        percentages="leave out --percent" if percent else "give --percent if they are percentages",
+        logits=f"give --logits {option}" if kind == "probabilities" else "write the probability of the prediction",
+    )
+    if values.ndim == 2 and values.shape[1] > 1 and not several:
+        checked, notices = _divided_by_sums(checked)
+    return checked, notices
 
 
 def _divided_by_sums(values: Array) -> tuple[Array, tuple[str, ...]]:
@@ -171,16 +154,9 @@ def _divided_by_sums(values: Array) -> tuple[Array, tuple[str, ...]]:
     off = np.abs(sums - 1) > EXACT
     if not off.any():
         return values, ()
-    low, high = float(sums[off].min()), float(sums[off].max())
-    if np.abs(sums - 1).max() > explained_by_rounding(values):
-        one_digit = np.allclose(values, values.round(1), rtol=0, atol=1e-7)
-        remedy = "write more digits" if one_digit else "divide each row by its sum, or write the softmax of the logits"
-        raise ValueError(
-            f"probabilities must sum to 1 in every row, but {off.sum():,} of {len(values):,} rows sum to {low:.6g} to "
-            f"{high:.6g}: {remedy}"
-        )
+    distributions(values, explained_by_rounding(values))
     divided = np.where(off[:, None], values / sums[:, None], values).astype(values.dtype, copy=False)
-    return divided, (renormalised(int(off.sum()), len(values), low, high),)
+    return divided, (renormalised(int(off.sum()), len(values), float(sums[off].min()), float(sums[off].max())),)
 
 
 def explained_by_rounding(values: Array) -> float:
