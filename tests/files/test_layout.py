@@ -170,7 +170,7 @@ def test_ignored_pixels_and_single_labels_are_left_out(tmp_path: Path) -> None:
     assert np.array_equal(source.values, logits[:, :, 2:].transpose(0, 2, 3, 1).reshape(72, 3))
     assert np.array_equal(np.asarray(source.labels), target[:, 2:].ravel())
     assert np.array_equal(np.asarray(source.weight), weight[:, 2:].ravel())
-    assert noted(source, "48 of 120 rows", "255")
+    assert noted(source, "48 of 120 places", "255")
     np.savez(tmp_path / "q.npz", probabilities=np.full((3, 2), 0.6), target=[[1, 1], [-1, 0], [0, 1]])
     with pytest.raises(FileError, match=r"1 of 6 places: .*--ignore-index -1"):
         read(tmp_path / "q.npz")
@@ -343,9 +343,9 @@ def test_a_file_that_cannot_be_understood_is_refused_in_one_line(tmp_path: Path,
 
 
 @pytest.mark.parametrize(("file", "content", "message"), [
-    ("b.csv", "correct,confidence\n1,0.9\n", r"b\.csv: orders .*a\.csv"),
+    ("b.csv", "correct,confidence\n1,0.9\n", r"b\.csv: .*orders.*a\.csv"),
     ("b.csv", PAIRS.replace(",", ";"), "separates"),
-    ("b.csv", "confidence,hit\n1,0.9\n", "other columns"),
+    ("b.csv", "confidence,hit\n1,0.9\n", "names"),
     ("b.jsonl", "", r"\.csv and \.jsonl"),
 ])  # fmt: skip
 def test_files_of_a_folder_must_be_alike(tmp_path: Path, file: str, content: str, message: str) -> None:

@@ -1,7 +1,7 @@
 """The formats of files of predictions, opened as named columns, and errors in one line that name the file.
 
-A format is an entry of :data:`FORMATS` and a reader: a class with ``notices``, ``names``, ``read`` and ``close``. CSV,
-TSV, JSON Lines and Parquet, gzipped, in folders and patterns, have one reader: a view of DuckDB.
+A reader is a class with ``notices``, ``names``, ``read`` and ``close``. CSV, TSV, JSON Lines and Parquet, gzipped, in
+folders and patterns, have one: a view of DuckDB.
 """
 
 import csv
@@ -14,6 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 UNREADABLE = (ValueError, zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError)
-ZIP = b"PK\x03\x04"
-DAMAGED = "holds Python objects, or is damaged or cut short: save it again, as numbers, or as text with .astype(str)"
 # No extension is fetched: what reads CSV, JSON and Parquet is built in.
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false", "autoload_known_extensions": "false"
@@ -82,39 +81,31 @@ class Npz:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.handle = path.open("rb")  # by hand, because numpy leaves it open when it is not a zip file
-        try:
-            self.file = np.load(self.handle, allow_pickle=False)
-        except UNREADABLE as error:
-            self.handle.seek(0)
-            begins = self.handle.read(len(ZIP)) == ZIP
-            self.handle.close()
-            what = "is cut short: save it again" if begins else "is not an .npz file: write it with numpy.savez"
-            raise FileError(path, what) from error
-        if not isinstance(self.file, np.lib.npyio.NpzFile):
-            self.handle.close()
-            raise FileError(path, "holds a single array: write it with numpy.savez and a name for each array")
 
     def close(self) -> None:
-        """Close the file."""
-        self.file.close()
-        self.handle.close()
+        """Nothing stays open."""
 
     def names(self) -> list[str]:
         """Names of the arrays."""
-        return list(self.file.files)
+        with self._opened() as file:
+            return list(file.files)
 
     def read(self, names: Sequence[str]) -> dict[str, Array]:
         """Arrays by name."""
-        found = {}
-        for name in names:
+        with self._opened() as file:
+            return {name: _array(self.path, f"{name!r} ", partial(file.__getitem__, name)) for name in names}
+
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
+        with self.path.open("rb") as handle:  # by hand, because numpy leaves it open when it is not a zip file
             try:
-                found[name] = self.file[name]
+                file = np.load(handle, allow_pickle=False)
             except UNREADABLE as error:
-                raise FileError(self.path, f"{name!r} {DAMAGED}") from error
-            if not isinstance(found[name], np.ndarray):
-                raise FileError(self.path, f"{name!r} is not an array: write it with numpy.savez")
-        return found
+                raise FileError(self.path, "is no .npz file, or is cut short: save it with numpy.savez") from error
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise FileError(self.path, "holds a single array: write it with numpy.savez and a name for each array")
+            with file:
+                yield file
 
 
 class Npy:
@@ -141,16 +132,21 @@ class Npy:
 
     def read(self, names: Sequence[str]) -> dict[str, Array]:
         """Arrays by name."""
-        found = {}
-        for name in names:
-            path = self.files[name]
-            try:
-                found[name] = np.load(path, allow_pickle=False)
-            except UNREADABLE as error:
-                raise FileError(path, DAMAGED) from error
-            if not isinstance(found[name], np.ndarray):
-                raise FileError(path, "is not an .npy file: write it with numpy.save")
-        return found
+        files = {name: self.files[name] for name in names}
+        return {name: _array(path, "", partial(np.load, path, allow_pickle=False)) for name, path in files.items()}
+
+
+def _array(path: Path, what: str, load: Callable[[], Any]) -> Array:
+    try:
+        found = load()
+    except UNREADABLE as error:
+        raise FileError(
+            path, f"{what}holds Python objects, or is damaged or cut short: save it again, as numbers, or as text with "
+            ".astype(str)"
+        ) from error  # fmt: skip
+    if not isinstance(found, np.ndarray):
+        raise FileError(path, f"{what}is not an array: write it with NumPy")
+    return found
 
 
 class Column(NamedTuple):
@@ -294,23 +290,13 @@ def _fetched(column: Column) -> str:
 
 
 def suffix_of(path: Path | str) -> str:
-    """Ending that says what a file holds, in small letters; ``.gz`` is left out.
-
-    Example:
-        >>> suffix_of("predictions.CSV.gz")
-        '.csv'
-    """
+    """Ending that says what a file holds, in small letters; ``.gz`` is left out."""
     path = Path(path)
     return Path(path.stem).suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
 
 
 def is_table(path: Path | str) -> bool:
-    """Whether a file, a folder or a pattern is a table by its name.
-
-    Example:
-        >>> is_table("part-*.parquet"), is_table("predictions.npz")
-        (True, False)
-    """
+    """Whether a file, a folder or a pattern is a table by its name."""
     return suffix_of(path) in TABLES or Path(path).is_dir()
 
 
@@ -350,19 +336,17 @@ def open_table(
     if not restricted:
         connection.execute(f"SET allowed_paths = {list_of(allowed)}")
         connection.execute("SET enable_external_access = false")
-    view = FORMATS[suffix_of(found[0])].view
-    if view is not None:
-        return view(connection, list_of(map(glob.escape, absolute))), ()
-    return _view_csv(connection, found, list_of(map(glob.escape, absolute)), as_text=as_text)
+    quoted, suffix = list_of(map(glob.escape, absolute)), suffix_of(found[0])
+    if suffix == ".parquet":
+        return _describe(connection, f"read_parquet({quoted})"), ()
+    if suffix in (".csv", ".tsv"):
+        return _view_csv(connection, found, quoted, as_text=as_text)
+    return _view_json(connection, quoted), ()
 
 
 def _describe(connection: "DuckDBPyConnection", reader: str) -> list[Column]:
     connection.execute(f"CREATE OR REPLACE VIEW source AS SELECT * FROM {reader}")  # noqa: S608 (quoted by the caller)
     return [Column(*row[:2]) for row in connection.execute("DESCRIBE source").fetchall()]
-
-
-def _view_parquet(connection: "DuckDBPyConnection", quoted: str) -> list[Column]:
-    return _describe(connection, f"read_parquet({quoted})")
 
 
 def _view_json(connection: "DuckDBPyConnection", quoted: str) -> list[Column]:
@@ -394,11 +378,10 @@ def _view_csv(
 ) -> tuple[list[Column], tuple[str, ...]]:
     header, *others = [read_header(Path(name)) for name in found]
     for name, other in zip(found[1:], others, strict=True):
-        if other != header and sorted(other.names) == sorted(header.names):
-            how = "separates or encodes" if other.names == header.names else "orders"
-            raise ValueError(f"{name}: {how} its columns otherwise than {found[0]}: write all alike")
         if other != header:
-            raise ValueError(f"{name}: has other columns than {found[0]}: write all alike")
+            raise ValueError(
+                f"{name}: names, orders, separates or encodes its columns otherwise than {found[0]}: write all alike"
+            )
     options = (
         f"auto_detect = false, header = true, quote = '\"', escape = '\"', skip = {header.skipped}, "
         f"delim = {text(header.separator)}, encoding = {text(header.encoding)}"
@@ -499,12 +482,7 @@ def _is_number(cell: str) -> bool:
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Names that differ also in small letters, as DuckDB needs: a later one that repeats gets its place.
-
-    Example:
-        >>> distinct(["id", "correct", "Correct"])
-        ['id', 'correct', 'Correct (column 3)']
-    """
+    """Names that differ also in small letters, as DuckDB needs: a later one that repeats gets its place."""
     seen: set[str] = set()
     found = []
     for place, name in enumerate(names, 1):
@@ -529,36 +507,18 @@ def list_of(values: Iterable[str]) -> str:
 
 
 Opened = Npz | Npy | Table
-
-
-class Format(NamedTuple):
-    """How files with a suffix are read and written.
-
-    Attributes:
-        reader: What opens a file.
-        copy: Options of DuckDB's COPY that write such a table.
-        view: What makes the view of a table and returns its columns; None for separated text.
-    """
-
-    reader: type[Npz] | type[Npy] | type[Table]
-    copy: str = ""
-    view: "Callable[[DuckDBPyConnection, str], list[Column]] | None" = None
-
-
-FORMATS = {
-    ".npz": Format(Npz),
-    ".npy": Format(Npy),
-    ".csv": Format(Table, "FORMAT csv, HEADER, DELIMITER ','"),
-    ".tsv": Format(Table, "FORMAT csv, HEADER, DELIMITER '\t'"),
-    ".jsonl": Format(Table, "FORMAT json", _view_json),
-    ".ndjson": Format(Table, "FORMAT json", _view_json),
-    ".json": Format(Table, "FORMAT json, ARRAY true", _view_json),
-    ".parquet": Format(Table, "FORMAT parquet", _view_parquet),
+ARRAYS: dict[str, type[Npz] | type[Npy]] = {".npz": Npz, ".npy": Npy}
+# Formats of tables, which folders and patterns may hold, and the options of DuckDB's COPY that write them.
+TABLES = {
+    ".csv": "FORMAT csv, HEADER, DELIMITER ','",
+    ".tsv": "FORMAT csv, HEADER, DELIMITER '\t'",
+    ".jsonl": "FORMAT json",
+    ".ndjson": "FORMAT json",
+    ".json": "FORMAT json, ARRAY true",
+    ".parquet": "FORMAT parquet",
 }
-# Formats of tables, which folders and patterns may hold.
-TABLES = tuple(suffix for suffix, each in FORMATS.items() if each.reader is Table)
 
 
 def open_file(path: Path) -> Opened:
     """Open a file of predictions; the caller closes it."""
-    return FORMATS[".csv" if path.is_dir() else suffix_of(path)].reader(path)
+    return ARRAYS.get(suffix_of(path), Table)(path)

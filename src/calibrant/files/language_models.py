@@ -19,112 +19,95 @@ class Answers(NamedTuple):
 
     Attributes:
         values: ``(N, C)`` log-probabilities; or ``(N,)`` confidences if rows differ in the number of options.
-        labels: Indices of the right options, or whether the highest is right; None if there are none.
+        labels: Labels of these rows, or whether the highest option is right; None if there are none.
         rows: Indices of the rows that have them; None if all do.
-        names: Names of the options, if they have any.
         notices: What was assumed or left out, in sentences.
+        names: Names of the options, if they have any.
     """
 
     values: Array
     labels: Array | None
     rows: Array | None
-    names: tuple[str, ...] | None
     notices: tuple[str, ...]
+    names: tuple[str, ...] | None = None
 
 
 def read_harness(table: Table) -> Answers:
     """Read the samples of a multiple-choice task, as lm-evaluation-harness logs them."""
     there = table.names()
-    options = [of_options(cell) for cell in table.json(next(name for name in RESPONSES if name in there))]
+    options = [_log_probabilities(cell) for cell in table.json(next(name for name in RESPONSES if name in there))]
     if "acc_mutual_info" in there:  # the second half are the options without their question
-        options = [each if each is None else each[: len(each) // 2] for each in options]
-    if not any(each is not None and len(each) > 1 for each in options):
-        raise ValueError("has no log-probabilities of options: of the harness, samples of multiple choice are read")
-    accuracies = table.json("acc") if "acc" in there else [None] * len(options)
+        options = [each and each[: len(each) // 2] for each in options]
     targets = table.json("target")
     texts: Sequence[Any] = [None] * len(options)
     if "arguments" in there and any(_index(target, ()) is None for target in targets):
         texts = table.json("arguments")
     labels = [_index(target, _continuations(given)) for target, given in zip(targets, texts, strict=True)]
-    rows: list[Row] = list(options)
-    right: list[bool] = []
-    differ = 0
-    for k, (row, label, accuracy) in enumerate(zip(options, labels, accuracies, strict=True)):
-        if row is None or len(row) < 2 or (label is None and accuracy is None):
-            rows[k] = None
-            continue
-        right.append(bool(accuracy) if label is None else int(np.argmax(row)) == label)
-        differ += accuracy is not None and bool(accuracy) != right[-1]
-    if not right:
-        raise ValueError("has no row with log-probabilities of options and a target")
-    notices = (*table.notices, SOFTMAX)
-    if differ:
-        notices += (f"in {differ:,} rows, acc disagrees with the highest log-probability, which is used",)
-    known = [label for row, label in zip(rows, labels, strict=True) if row is not None]
-    indices = None if None in known else np.array(known, np.int64)
-    return _answers(rows, indices, right, None, notices, "log-probabilities or no target")
+    rows = [
+        row if row is not None and len(row) > 1 and label is not None else None
+        for row, label in zip(options, labels, strict=True)
+    ]
+    if not any(rows):
+        raise ValueError(
+            "has no row with a target and log-probabilities of options: of the harness, samples of multiple choice "
+            "are read"
+        )
+    found = _answers(
+        rows, np.array([-1 if label is None else label for label in labels]), "target or log-probabilities"
+    )
+    notices = (*table.notices, SOFTMAX, *found.notices)
+    if "acc" in there:
+        differ = sum(
+            row is not None and accuracy is not None and bool(accuracy) != (np.argmax(row) == label)
+            for row, label, accuracy in zip(rows, labels, table.json("acc"), strict=True)
+        )
+        if differ:
+            notices += (f"in {differ:,} rows, acc disagrees with the highest log-probability, which is used",)
+    return found._replace(notices=notices)
 
 
 def read_column(table: Table, name: str, kind: Kind, labels: Array | None) -> Answers:
-    """Read a column of lists or dictionaries of options; rows without them are left out and counted."""
-    rows, names = read_options(table.json(name))
-    kept = [k for k, row in enumerate(rows) if row is not None]
-    full = [row for row in rows if row is not None]
-    if not full:
-        raise ValueError(f"{name!r} has no row of numbers: write a list of numbers, or a number for each name")
-    labels = None if labels is None else labels[kept]
-    notices = (SOFTMAX,) * (kind == "logits" and name.lower() in LOG_PROBABILITIES)
-    right = None
-    if len({len(row) for row in full}) > 1:
-        if labels is None or kind != "logits":
-            raise ValueError(f"lists in column {name!r} must have one length")
-        right = [int(np.argmax(row)) == label for row, label in zip(full, numbers_of("target", labels), strict=True)]
-    return _answers(rows, labels, right, names, notices, name)
+    """Read a column of lists or dictionaries of options; rows without them are left out and counted.
 
-
-def _answers(
-    rows: Sequence[Row],
-    labels: Array | None,
-    right: Sequence[bool] | None,
-    names: tuple[str, ...] | None,
-    notices: tuple[str, ...],
-    what: str,
-) -> Answers:
-    """Log-probabilities if all rows have as many; else, or without labels, confidences in the highest option.
-
-    Rows that are None are left out, since they have no ``what``; ``labels`` and ``right`` are those of the others.
+    A row without all of its log-probabilities is left out too. The keys of dictionaries name the options.
     """
-    kept = [k for k, row in enumerate(rows) if row is not None]
-    full = [row for row in rows if row is not None]
-    if len(kept) < len(rows):
-        notices += (f"{len(rows) - len(kept):,} of {len(rows):,} rows have no {what}: they are left out",)
-    places = np.array(kept, np.int64) if len(kept) < len(rows) else None
-    counts = {len(row) for row in full}
-    if len(counts) == 1 and (labels is not None or right is None):
-        return Answers(np.array(full), labels, places, names, notices)
-    why = f"rows have {min(counts)} to {max(counts)} options"
-    if len(counts) == 1:
-        why = "the target is known only through acc"
-    notices += (f"{why}: the confidence in the highest option is evaluated",)
-    return Answers(confidences(full), np.array(right, np.int64), places, None, notices)
-
-
-def read_options(cells: Sequence[Any]) -> tuple[list[Row], tuple[str, ...] | None]:
-    """Log-probabilities of options, in lists or in dictionaries, and the names of the options if they have any.
-
-    A row without all of its log-probabilities is None.
-
-    Example:
-        >>> read_options([{"A": -0.1, "B": -2.3}, {"A": -1.2}, None])
-        ([[-0.1, -2.3], None, None], ('A', 'B'))
-    """
+    cells = table.json(name)
     names = tuple(dict.fromkeys(key for cell in cells if isinstance(cell, dict) for key in cell))
     if names:
-        cells = [[cell.get(name) for name in names] if isinstance(cell, dict) else None for cell in cells]
-    return [of_options(cell) for cell in cells], names or None
+        cells = [[cell.get(key) for key in names] if isinstance(cell, dict) else None for cell in cells]
+    rows = [_log_probabilities(cell) for cell in cells]
+    if not any(rows):
+        raise ValueError(f"{name!r} has no row of numbers: write a list of numbers, or a number for each name")
+    lengths = {len(row) for row in rows if row is not None}
+    if len(lengths) > 1 and (labels is None or kind != "logits"):
+        raise ValueError(f"lists in column {name!r} must have one length, got {min(lengths)} to {max(lengths)}")
+    found = _answers(rows, labels, name)
+    notices = (SOFTMAX,) * (kind == "logits" and name.lower() in LOG_PROBABILITIES)
+    return found._replace(notices=notices + found.notices, names=names or None)
 
 
-def of_options(cell: Any) -> Row:
+def _answers(rows: Sequence[Row], labels: Array | None, what: str) -> Answers:
+    """Log-probabilities if all rows have as many; else confidences in the highest option, and whether it is right.
+
+    Rows that are None are left out, since they have no ``what``.
+    """
+    kept = np.array([k for k, row in enumerate(rows) if row is not None], np.int64)
+    full = [row for row in rows if row is not None]
+    labels = None if labels is None else labels[kept]
+    places, notices = None, ()
+    if len(kept) < len(rows):
+        places, notices = kept, (f"{len(rows) - len(kept):,} of {len(rows):,} rows have no {what}: they are left out",)
+    counts = {len(row) for row in full}
+    if len(counts) == 1 or labels is None:
+        return Answers(np.array(full), labels, places, notices)
+    right = np.array([np.argmax(row) for row in full]) == numbers_of("target", labels)
+    # The softmax of a row at its largest value.
+    confidence = np.array([1 / np.exp(np.array(row) - max(row)).sum() for row in full])
+    notices += (f"rows have {min(counts)} to {max(counts)} options: the confidence in the highest option is evaluated",)
+    return Answers(confidence, right.astype(np.int64), places, notices)
+
+
+def _log_probabilities(cell: Any) -> Row:
     """Log-probabilities of one row; each is a number, or begins a list as in ``[[-1.2, False], [-0.3, True]]``."""
     if not isinstance(cell, list) or not cell:
         return None
@@ -156,13 +139,3 @@ def _index(target: Any, texts: Sequence[str]) -> int | None:
         return int(target)
     except (TypeError, ValueError):
         return None
-
-
-def confidences(rows: Sequence[Sequence[float]]) -> Array:
-    """Largest probability of each row, by a softmax over as many options as it has.
-
-    Example:
-        >>> confidences([[0.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
-        array([0.5 , 0.25])
-    """
-    return np.array([1 / np.exp(np.array(row) - max(row)).sum() for row in rows])

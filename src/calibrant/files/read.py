@@ -14,7 +14,8 @@ import numpy as np
 from calibrant.atomic import FileError
 from calibrant.files import cells, language_models
 from calibrant.files.formats import (
-    FORMATS,
+    ARRAYS,
+    TABLES,
     Array,
     Npy,
     Opened,
@@ -171,11 +172,10 @@ def _opened(path: Path, more: Sequence[str]) -> Opened:
 
 
 def _check_is_there(path: Path) -> None:
-    if not is_table(path) and suffix_of(path) not in FORMATS:
-        raise FileError(
-            path, f"expected one of {', '.join(FORMATS)}, a folder or a pattern of them: save it as CSV or Parquet"
-        )
-    if path.is_dir() and suffix_of(path) in (".npz", ".npy"):
+    if not is_table(path) and suffix_of(path) not in ARRAYS:
+        known = ", ".join((*ARRAYS, *TABLES))
+        raise FileError(path, f"expected one of {known}, a folder or a pattern of them: save it as CSV or Parquet")
+    if path.is_dir() and suffix_of(path) in ARRAYS:
         raise FileError(path, "is a folder: name a file in it")
     if path.is_dir() or (not path.exists() and re.search(r"[*?\[]", str(path))):
         return
@@ -298,30 +298,31 @@ def _as_rows(source: Source, rows: Array) -> Source:
 
 
 def _without_ignored(source: Source, ignored: int | None) -> Source:
-    """A source without the rows, pixels or labels that are ignored, with a notice of their number."""
+    """A source without the rows, pixels or labels that are ignored, with a notice of their number.
+
+    Those of several labels are marked. Predictions leave -100 in pixels and in several labels out by themselves.
+    """
     if source.labels is None or cells.is_text(source.labels) or source.kind == "confidence":
         return source
     labels = cells.filled(str(source.label), source.labels)
-    several = labels.ndim > 1 and labels.shape == source.values.shape
     mark = cells.LEFT_OUT if ignored is None else ignored
     left_out = labels == mark
-    if not left_out.any() or (ignored is None and labels.ndim < 2):
+    if not left_out.any() or (ignored is None and (labels.ndim < 2 or left_out.all())):
         return source
-    count = f"{left_out.sum():,} of {left_out.size:,}"
-    if ignored is None:  # predictions leave these out by themselves
-        notice = f"{count} {'labels' if several else 'places'} are {mark}, and left out"
-        if several and (rows := int(left_out.all(1).sum())):
-            notice += f"; {rows:,} of {len(labels):,} samples have no other"
-        return source if left_out.all() else source.noting(notice)
     if left_out.all():
         raise ValueError(f"has the label {mark} in every row: --ignore-index {mark} leaves none")
+    several = labels.ndim > 1 and labels.shape == source.values.shape
+    what = "labels" if several else "rows" if labels.ndim == 1 else "places"
+    notice = f"{left_out.sum():,} of {left_out.size:,} {what} with the label {mark} are left out"
     if several:
-        return replace(
-            source.noting(f"{count} labels are {mark}, and left out"), labels=np.where(left_out, cells.LEFT_OUT, labels)
-        )
+        if rows := int(left_out.all(1).sum()):
+            notice += f"; {rows:,} of {len(labels):,} samples have no other"
+        return replace(source.noting(notice), labels=np.where(left_out, cells.LEFT_OUT, labels))
+    if ignored is None:
+        return source.noting(notice)
     if labels.ndim > 1 and source.values.shape[:1] + source.values.shape[2:] == labels.shape:
         source = _as_rows(source, flattened(source.values))
-    return source.keep(np.flatnonzero(~left_out), f"{count} rows with the label {mark} are left out")
+    return source.keep(np.flatnonzero(~left_out), notice)
 
 
 def _checked(source: Source, layout: Layout, names: Columns) -> Source:

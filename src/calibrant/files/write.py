@@ -12,7 +12,6 @@ import numpy as np
 
 from calibrant.atomic import FileError, whole_or_not_at_all, write_whole
 from calibrant.files.formats import (
-    FORMATS,
     SETTINGS,
     TABLES,
     Array,
@@ -177,7 +176,7 @@ def _write_table(path: Path, columns: Mapping[str, Array], source: Source | None
 def _copy(connection: "DuckDBPyConnection", select: str, path: Path, temporary: Path) -> None:
     import duckdb
 
-    options = FORMATS[suffix_of(path)].copy
+    options = TABLES[suffix_of(path)]
     if path.suffix.lower() == ".gz":
         options += ", COMPRESSION gzip"
     try:
