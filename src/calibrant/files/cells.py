@@ -11,9 +11,10 @@ from calibrant.files.formats import Array, empty_cells
 from calibrant.inputs import TOLERANCE, distributions, flattened, in_unit_interval, mistaken
 
 Kind = Literal["logits", "probabilities", "confidence"]
-# What people write for right and wrong, besides 0 and 1.
-RIGHT = {"yes": "1", "no": "0", "y": "1", "n": "0", "correct": "1", "incorrect": "0", "right": "1", "wrong": "0"}
 TRUE_AND_FALSE = {"true": 1.0, "false": 0.0}
+# What people write for right and wrong, besides 0 and 1.
+RIGHT = TRUE_AND_FALSE | dict.fromkeys(("yes", "y", "correct", "right"), 1.0)
+RIGHT |= dict.fromkeys(("no", "n", "incorrect", "wrong"), 0.0)
 # Label that predictions leave out by themselves, in pixels and in several labels.
 LEFT_OUT = -100
 # Share of rows that must agree before a confidence is taken for the probability of a class.
@@ -40,11 +41,11 @@ def is_text(column: Array) -> bool:
 
 
 def numbers_of(name: str, column: Array) -> Array:
-    """Numbers of a column; text is parsed, also percentages and lists as Python and NumPy print them.
+    """Numbers of a column; text is parsed, also percentages, words for right and wrong, and lists as they are printed.
 
     Example:
-        >>> numbers_of("confidence", np.array(["90%", "65 %"], dtype=object))
-        array([90., 65.])
+        >>> numbers_of("correct", np.array(["90%", "Yes"], dtype=object))
+        array([90.,  1.])
         >>> numbers_of("probabilities", np.array(["[0.9, 0.1]", "[0.5 0.5]"], dtype=object))
         array([[0.9, 0.1],
                [0.5, 0.5]])
@@ -52,56 +53,29 @@ def numbers_of(name: str, column: Array) -> Array:
     column = filled(name, column)
     if not is_text(column):
         return column
-    cells = column.tolist()
-    for row, cell in enumerate(cells, 1):
-        if not isinstance(cell, str):
-            raise ValueError(f"column {name!r} must hold numbers, got {type(cell).__name__} in row {row}")
-    cells = [cell.strip() for cell in cells]
-    if not cells or not all(cell.startswith("[") for cell in cells):
-        return np.array([_number(name, row, cell.removesuffix("%")) for row, cell in enumerate(cells, 1)])
-    rows = [
-        [_number(name, row, part) for part in re.split(r"[\s,]+", cell.strip("[] \n")) if part]
-        for row, cell in enumerate(cells, 1)
-    ]
+    cells = [str(cell).strip() for cell in column.tolist()]
+    lists = len(cells) > 0 and all(cell.startswith("[") for cell in cells)
+    rows = []
+    for place, cell in enumerate(cells, 1):
+        parts = re.findall(r"[^\s,\[\]]+", cell) if lists else [cell.removesuffix("%")]
+        try:
+            rows.append([number_of(part) for part in parts])
+        except ValueError:
+            raise ValueError(f"column {name!r} must hold a number in every row; row {place} has {cell!r}") from None
     if len(lengths := {len(row) for row in rows}) > 1:
         raise ValueError(f"lists in column {name!r} must have one length, got {min(lengths)} to {max(lengths)}")
-    return np.array(rows)
+    return np.array(rows) if lists else np.array(rows).reshape(-1)
 
 
 def number_of(cell: Any) -> float:
-    """A cell as a number, true and false as 1 and 0."""
+    """A cell as a number; words for right and wrong are 1 and 0."""
     word = str(cell).lower()
-    return TRUE_AND_FALSE[word] if word in TRUE_AND_FALSE else float(cell)
-
-
-def _number(name: str, row: int, cell: str) -> float:
-    try:
-        return number_of(cell)
-    except ValueError:
-        raise ValueError(f"column {name!r} must hold a number in every row; row {row} has {cell!r}") from None
+    return RIGHT[word] if word in RIGHT else float(cell)
 
 
 def called(label: object) -> str:
-    """A label as --positive names it.
-
-    Example:
-        >>> called(1.0), called(" good "), called(True)
-        ('1', 'good', 'True')
-    """
+    """A label as --positive names it: ``1`` for 1.0, and text without spaces around it."""
     return str(label).strip() if isinstance(label, str | bool) else f"{label:g}"
-
-
-def correctness_of(name: str, column: Array) -> Array:
-    """1 where a prediction is right and 0 where it is wrong; also in words.
-
-    Example:
-        >>> correctness_of("correct", np.array(["Yes", "no"], dtype=object))
-        array([1., 0.])
-    """
-    if is_text(column):
-        cells = [str(cell).strip() for cell in filled(name, column).tolist()]
-        column = np.array([RIGHT.get(cell.lower(), cell) for cell in cells], dtype=object)
-    return numbers_of(name, column)
 
 
 def correctness_of_prediction(prediction: Array, target: Array) -> tuple[Array, tuple[str, ...]]:
@@ -160,12 +134,7 @@ def _divided_by_sums(values: Array) -> tuple[Array, tuple[str, ...]]:
 
 
 def explained_by_rounding(values: Array) -> float:
-    """Distance of the sum of a row from 1 that the number of digits explains.
-
-    Example:
-        >>> round(explained_by_rounding(np.array([[0.33, 0.33, 0.33]])), 4)
-        0.0151
-    """
+    """Distance of the sum of a row from 1 that the number of digits explains."""
     wide = values.astype(np.float64)
     for digits in range(FEWEST_DIGITS, MOST_DIGITS):
         if np.allclose(wide, wide.round(digits), rtol=0, atol=1e-7):
@@ -211,30 +180,10 @@ def looks_like_a_class(
     return ()
 
 
-def looks_like_the_other_class(
-    kind: Kind, values: Array, labels: Array, names: tuple[str, ...] | None, option: str
-) -> tuple[str, ...]:
-    """A notice of probabilities or logits that fit the other of two classes much better."""
-    values = values.astype(np.float64)
-    if not np.isin(labels, (0, 1)).all() or not np.isfinite(values).all():
-        return ()
-    if values.ndim > 1:
-        values = values[:, -1] - values[:, 0] * (kind == "logits" and values.shape[1] == 2)
-    p = 1 / (1 + np.exp(-np.clip(values, -700, 700))) if kind == "logits" else values
-    p, place = np.unique(p, return_inverse=True)
-    samples, events = (np.bincount(place, each).astype(np.float64) for each in (np.ones(len(place)), labels))
-    return fits_other(option, "0" if names is None else names[0], p, samples, events)
-
-
 def fits_other(column: str, other: str, p: Array, samples: Array, events: Array) -> tuple[str, ...]:
     """A notice if the probabilities of a column fit the other of two classes much better, beyond chance.
 
     ``p`` is distinct and ascending; of the samples of each, ``events`` are of the class that it is taken for.
-
-    Example:
-        >>> p = np.linspace(0.1, 0.9, 9)
-        >>> fits_other("y_prob", "default", p, np.full(9, 50.0), 50 * (1 - p))[0][:73]
-        "'y_prob' fits class 'default' much better (AUC 0.204; log loss 1.215, but"
     """
     rest = samples - events
     total, came, not_came = samples.sum(), events.sum(), rest.sum()
@@ -255,14 +204,10 @@ def fits_other(column: str, other: str, p: Array, samples: Array, events: Array)
     )
 
 
-def constant_label(name: str, labels: Array, names: tuple[str, ...] | None) -> tuple[str, ...]:
-    """A notice of a target in which only one class occurs."""
-    if len(labels) < 3 or (labels != labels[0]).any():
-        return ()
-    only = int(labels[0])
-    return (
-        f"only class {names[only] if names and 0 <= only < len(names) else only} occurs in {name!r}: check the labels",
-    )
+def only_class(k: float, names: Sequence[str] | None, label: str) -> str:
+    """The notice that a column of labels has one class."""
+    name = names[int(k)] if names is not None and 0 <= k < len(names) else f"{k:g}"
+    return f"only class {name} occurs in {label!r}: check the labels"
 
 
 def few(names: Sequence[str]) -> str:

@@ -76,7 +76,7 @@ class Source:
     rows: Array | None = None
     notices: tuple[str, ...] = ()
 
-    def predictions(self) -> Predictions:
+    def predictions(self, minimum: int = 3) -> Predictions:
         """Return checked predictions; what is doubtful is said in the notices, and not as a warning."""
         given: dict[str, Any] = {"sample_weight": self.weight, self.kind: self.values}
         if self.kind == "confidence":
@@ -85,7 +85,7 @@ class Source:
             given |= {"target": self.labels, "classes": self.names}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", InputWarning)
-            return predictions(minimum=3, name="an evaluation", **given)
+            return predictions(minimum=minimum, name="an evaluation", **given)
 
     def noting(self, *notices: str) -> "Source":
         """The same source with more notices."""
@@ -330,34 +330,36 @@ def _checked(source: Source, layout: Layout, names: Columns) -> Source:
     kind, shape, labels, label = source.kind, source.values.shape, source.labels, str(source.label)
     option = name_of_values(layout, names)
     several = labels is not None and labels.ndim > 1 and labels.shape == shape
+    values, changed = cells.checked_values(kind, source.values, option, percent=names.percent, several=several)
+    source = replace(source, values=values)
     if names.positive is not None and (kind == "confidence" or (labels is not None and labels.ndim > 1)):
         raise ValueError(NOT_TWO)
     if kind == "confidence":
-        values, notices = cells.checked_values(kind, source.values, option, percent=names.percent)
-        correct = None if labels is None else cells.correctness_of(label, labels)
-        return replace(source.noting(*notices), values=values, labels=correct, names=None)
+        correct = None if labels is None else cells.numbers_of(label, labels)
+        return replace(source.noting(*changed), labels=correct, names=None)
     count = shape[1] if len(shape) > 1 and shape[1] > 1 else 2
     of_classes = names_of_classes(source.names, names.class_names(), count)
     order_is_known = of_classes is not None
-    notices = ()
     if labels is not None and labels.ndim == 1:
-        column = layout.values[0] if len(shape) == 1 or shape[1:] == (1,) else None
         labels = cells.filled(label, labels)
         found = {str(cell).strip() for cell in labels.tolist()} if cells.is_text(labels) else set(labels.tolist())
+        column = layout.values[0] if len(shape) == 1 or shape[1:] == (1,) else None
         meaning = class_labels(label, found, of_classes, count, column=column, positive=names.positive)
-        labels, of_classes, notices = class_indices(label, labels, meaning), meaning.names, meaning.notices
+        labels, of_classes = class_indices(label, labels, meaning), meaning.names
+        source = source.noting(*meaning.notices)
     if labels is not None and (names.ignore_index is None or labels.ndim == 1):
         refuse_stray(label, labels, 2 if several else count)
-    values, changed = cells.checked_values(kind, source.values, option, percent=names.percent, several=several)
-    notices += changed + cells.looks_like_another_kind(kind, values, option, several=several)
-    if labels is not None and not several:
-        notices += cells.constant_label(label, labels.ravel(), of_classes)
-        if labels.ndim == 1 and not order_is_known and count == 2:
-            notices += cells.looks_like_the_other_class(kind, values, labels, of_classes, option)
-    checked = replace(source.noting(*notices), values=values, labels=labels, names=of_classes)
+    source = replace(source, labels=labels, names=of_classes)
+    source = source.noting(*changed, *cells.looks_like_another_kind(kind, values, option, several=several))
     if several:
-        checked.predictions()  # says that a target is one-hot, before a command says that it has several labels
-    return checked
+        source.predictions()  # says that a target is one-hot, before a command says that it has several labels
+    elif labels is not None:
+        if labels.size > 2 and (labels == labels.flat[0]).all():
+            source = source.noting(cells.only_class(labels.flat[0], of_classes, label))
+        if labels.ndim == 1 and not order_is_known and count == 2:
+            risk = source.predictions(minimum=1).of_class(1).pairs
+            source = source.noting(*cells.fits_other(option, of_classes[0] if of_classes else "0", *risk.ties))
+    return source
 
 
 def notices_of_start(path: Path, names: Columns, rows: int = 1000) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibrant import inputs
-from calibrant.files.cells import fits_other, renormalised
+from calibrant.files.cells import fits_other, only_class, renormalised
 from calibrant.files.formats import SETTINGS, Column, open_table, text
 from calibrant.files.layout import Columns
 from calibrant.metrics import scale_sql as sql
@@ -294,10 +294,10 @@ def _statistics(
     classes = _cells_of_classes(source, pairs, most_classes) if several else {}
     table, cells = _bin_table(sums, bins, np.dtype(np.float32 if pairs.type == "FLOAT" else np.float64)), _cells(sums)
     total, confidence, right = (float(column.sum()) for column in (cells.samples, sums.nz, cells.right))
-    only = [name for name, each in classes.items() if each.right.sum() == samples]
+    only = [k for k, each in classes.items() if each.right.sum() == samples]
     notices = pairs.notices + ((renormalised(off, samples, low, high),) if off else ())
     if pairs.judged == "risk":
-        only += [pairs.name(int(right > 0))] if right in (0, total) else []
+        only += [int(right > 0)] if right in (0, total) else []
         notices += fits_other(pairs.assumed, pairs.name(0), *cells) if pairs.assumed else ()
     ks_error, esd = sql.combine(sums)
     return Statistics(
@@ -313,11 +313,11 @@ def _statistics(
         bins=table,
         views=(
             View(pairs.judged, pairs.name(1) if pairs.judged == "risk" else "", as_pairs(cells)),
-            *(View("class", name, as_pairs(each)) for name, each in classes.items()),
+            *(View("class", pairs.name(k), as_pairs(each)) for k, each in classes.items()),
         ),
         classes=pairs.classes,
         names=pairs.names,
-        notices=notices + tuple(f"only class {name} occurs in {pairs.label!r}: check the labels" for name in only),
+        notices=notices + tuple(only_class(k, pairs.names, pairs.label) for k in only),
     )
 
 
@@ -335,7 +335,7 @@ def _cells(sums: RangeSums) -> Ties:
     return Ties(np.clip(z / n, 0, 1), n, k)
 
 
-def _cells_of_classes(source: SqlSource, pairs: PairQuery, most: int) -> dict[str, Ties]:
+def _cells_of_classes(source: SqlSource, pairs: PairQuery, most: int) -> dict[int, Ties]:
     """Samples in cells of the probability of single classes; of many, of those that the model expects most often."""
     dialect, query, _ = source
     chosen = list(range(pairs.classes or 0))
@@ -349,7 +349,7 @@ def _cells_of_classes(source: SqlSource, pairs: PairQuery, most: int) -> dict[st
         _, n, right, z = table[table[:, 0] == k].T
         mean = np.clip(z / n, 0, 1)
         order = np.argsort(mean)
-        found[pairs.name(k)] = Ties(mean[order], n[order], right[order])
+        found[k] = Ties(mean[order], n[order], right[order])
     return found
 
 

@@ -302,8 +302,8 @@ def correctness(dialect: Dialect, column: Column) -> str:
     if not column.is_text:
         return marks(dialect, column)
     cell = f"lower(trim({dialect.name(column.name)}))"
-    words = {"true": "1", "false": "0", "1": "1", "0": "0", "1.0": "1", "0.0": "0"} | RIGHT
-    right, wrong = (", ".join(text(word) for word, mark in words.items() if mark == each) for each in ("1", "0"))
+    words = {"1": 1, "0": 0, "1.0": 1, "0.0": 0} | RIGHT
+    right, wrong = (", ".join(text(word) for word, mark in words.items() if mark == each) for each in (1, 0))
     return f"CASE WHEN {cell} IN ({right}) THEN 1e0 WHEN {cell} IN ({wrong}) THEN 0e0 END"
 
 
