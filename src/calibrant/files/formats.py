@@ -57,6 +57,8 @@ def explained(path: Path) -> Iterator[None]:
 
     try:
         yield
+    except duckdb.OutOfMemoryException as error:
+        raise MemoryError(str(error)) from error
     except duckdb.Error as error:
         message = str(error)
         fields = re.search(r"on Line: (\d+).*?Expected Number of Columns: (\d+) Found: (\d+)", message, re.DOTALL)

@@ -21,7 +21,7 @@ import numpy as np
 
 from calibrant import inputs
 from calibrant.files.cells import fits_other, only_class, renormalised
-from calibrant.files.formats import SETTINGS, Column, open_table, text
+from calibrant.files.formats import SETTINGS, Column, explained, open_table, text
 from calibrant.files.layout import Columns
 from calibrant.metrics import scale_sql as sql
 from calibrant.metrics import tests
@@ -42,13 +42,6 @@ MEGABYTES_PER_THREAD = 128
 # A merged cell ends when it holds this share of the samples, or has this width.
 SHARE = 1 / 4096
 WIDTH = 1 / 1024
-QUIET = """
-rootLogger.level = error
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-"""
 
 
 def __dir__() -> list[str]:
@@ -163,20 +156,18 @@ def statistics_duckdb(
     report = progress or (lambda _: None)
     with tempfile.TemporaryDirectory(prefix="calibrant-", dir=temp_dir) as spill:
         try:
-            with duckdb.connect(config=SETTINGS) as connection:
+            with explained(Path(where)), duckdb.connect(config=SETTINGS) as connection:
                 _limit(connection, memory_limit, threads, spill)
                 report(0.0)
                 named, notices = open_table(connection, where)
                 table = SqlSource(sql.DUCKDB, _watched(connection, report), "source")
                 found = _statistics(where, table, named, columns, bins, risk=risk, most_classes=most_classes)
                 return replace(found, notices=notices + found.notices)
-        except duckdb.OutOfMemoryException as error:
+        except MemoryError as error:
             raise MemoryError(
                 f"{where}: DuckDB ran out of space with a memory limit of {memory_limit}: raise it, lower threads, or "
                 "choose a temp_dir with more space"
             ) from error
-        except duckdb.Error as error:
-            raise ValueError(f"{where}: DuckDB cannot read this: {_first_line(str(error))}") from error
 
 
 def statistics_spark(
@@ -238,19 +229,9 @@ def statistics_spark(
 
 
 def as_pairs(cells: Ties) -> Predictions:
-    """Cells, merged, as predictions with weights."""
-    z, samples, right = merged(cells)
-    correct = np.repeat([True, False], len(z))
-    return Predictions(np.concatenate((z, z)), correct, weight=np.concatenate((right, samples - right)))
+    """Cells as predictions with weights, each once right and once wrong.
 
-
-def merged(cells: Ties) -> Ties:
-    """Neighbouring cells as one while they hold few samples and are near each other.
-
-    Example:
-        >>> cells = Ties(np.array([0.5, 0.5001, 0.9]), np.array([1.0, 1.0, 10000.0]), np.array([1.0, 0.0, 9000.0]))
-        >>> merged(cells).samples.tolist()
-        [2.0, 10000.0]
+    Neighbours are one cell while they hold few samples and are near each other.
     """
     z, samples, right = cells
     so_far = samples.cumsum()
@@ -260,7 +241,10 @@ def merged(cells: Ties) -> Ties:
     # A confidence of 1 is never wrong, and stays apart.
     first = np.flatnonzero(changes | (z == 1))
     sums, samples, right = np.add.reduceat([samples * z, samples, right], first, axis=1)
-    return Ties(np.clip(sums / samples, 0, 1), samples, right)
+    correct = np.repeat([True, False], len(first))
+    return Predictions(
+        np.tile(np.clip(sums / samples, 0, 1), 2), correct, weight=np.concatenate((right, samples - right))
+    )
 
 
 def _statistics(
@@ -397,10 +381,6 @@ def _limit(connection: "DuckDBPyConnection", memory_limit: str, threads: int | N
     connection.execute(f"SET threads = {threads}")
 
 
-def _first_line(message: str) -> str:
-    return message.strip().splitlines()[0]
-
-
 @contextmanager
 def _spark(source: object, session: "SparkSession | None") -> "Iterator[SparkSession]":
     """The session to use, stopped afterwards if it was started here."""
@@ -411,19 +391,15 @@ def _spark(source: object, session: "SparkSession | None") -> "Iterator[SparkSes
         yield given
         return
     cores = os.cpu_count() or 1
-    with tempfile.TemporaryDirectory(prefix="calibrant-") as folder:
-        quiet = Path(folder, "log4j2.properties")
-        quiet.write_text(QUIET)
-        settings: dict[str, str | bool | int | float | None] = {
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.driver.host": "localhost",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet.as_uri()}",
-            "spark.sql.shuffle.partitions": str(4 * cores),
-        }
-        started = SparkSession.builder.master(f"local[{cores}]").appName("calibrant").config(map=settings).getOrCreate()
-    started.sparkContext.setLogLevel("ERROR")
+    settings: dict[str, str | bool | int | float | None] = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "localhost",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.log.level": "ERROR",
+        "spark.sql.shuffle.partitions": str(4 * cores),
+    }
+    started = SparkSession.builder.master(f"local[{cores}]").appName("calibrant").config(map=settings).getOrCreate()
     try:
         yield started
     finally:
@@ -443,12 +419,8 @@ def _read_by_spark(spark: "SparkSession", where: str) -> "DataFrame":
         if suffix == ".csv":
             return spark.read.csv(pattern, header=True, inferSchema=True)
         return spark.read.parquet(pattern)
-    except PySparkException as error:
-        if error.getCondition() == "PATH_NOT_FOUND":
+    except (PySparkException, Py4JJavaError) as error:
+        if isinstance(error, PySparkException) and error.getCondition() == "PATH_NOT_FOUND":
             raise FileNotFoundError(f"{where}: no such file: check the path") from error
-        raise ValueError(f"{where}: Spark cannot read this: {_first_line(str(error))}") from error
-    except Py4JJavaError as error:
-        cause = error.java_exception
-        while cause.getCause() is not None:
-            cause = cause.getCause()
-        raise ValueError(f"{where}: Spark cannot read this: {_first_line(cause.getMessage())}") from error
+        causes = [str(error).strip().splitlines()[0], *re.findall(r"Caused by: [\w.]+: (.*)", str(error))]
+        raise ValueError(f"{where}: cannot be read: {causes[-1]}") from error

@@ -1,7 +1,7 @@
 """Columns and labels of a source beyond memory, as SQL that makes pairs of confidence and correctness."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,11 +27,8 @@ from calibrant.metrics.scale_sql import Check, Dialect, PairQuery
 LOOKED_AT = 1000
 
 
-class Query(Protocol):
-    """Runs a statement; ``end`` is the share of all work that is done after it."""
-
-    def __call__(self, text: str, end: float = ..., /) -> Sequence[Sequence[Any]]:
-        """Return the rows."""
+# Runs a statement and returns its rows; a second argument is the share of all work that is done after it.
+Query = Callable[..., Sequence[Sequence[Any]]]
 
 
 class SqlSource(NamedTuple):
