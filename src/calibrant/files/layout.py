@@ -97,25 +97,6 @@ class Columns:
         labels = (self.correct or "correct") if kind == "confidence" else (self.target or "target")
         return getattr(self, kind) or kind, labels
 
-    def class_names(self) -> tuple[str, ...] | None:
-        """Names of the classes, one on each line of the file that was given.
-
-        Raises:
-            ValueError: If it cannot be read, is empty, or repeats a name.
-        """
-        if self.classes is None:
-            return None
-        try:
-            lines = self.classes.read_text(encoding="utf-8-sig").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(
-                f"--classes {self.classes} cannot be read: write the name of a class on each line"
-            ) from error
-        names = tuple(line.strip() for line in lines if line.strip())
-        if not names or len(set(names)) < len(names):
-            raise ValueError(f"--classes {self.classes} must hold the name of a class on each line, each name once")
-        return names
-
 
 @dataclass(frozen=True)
 class Layout:
@@ -142,11 +123,6 @@ def find_layout(there: Sequence[str], columns: Columns) -> Layout:
     """Find the predictions among the columns of a source.
 
     If there are none, the error says what is there, and which option names it.
-
-    Example:
-        >>> found = find_layout(["id", "prob_cat", "prob_dog", "label"], Columns())
-        >>> found.kind, found.values, found.labels, found.classes
-        ('probabilities', ('prob_cat', 'prob_dog'), ('label',), ('cat', 'dog'))
     """
     found = [layout for kind in columns.kinds() if (layout := _of_kind(kind, there, columns))]
     if found:
@@ -167,12 +143,7 @@ def is_harness(there: Sequence[str]) -> bool:
 
 
 def name_of_values(layout: Layout, columns: Columns) -> str:
-    """What an option calls the values of a layout: their column, or what their columns begin with.
-
-    Example:
-        >>> name_of_values(find_layout(["Prob_cat", "Prob_cow", "label"], Columns()), Columns())
-        'prob'
-    """
+    """What an option calls the values of a layout: their column, or what their columns begin with."""
     given: str | None = getattr(columns, layout.kind)
     prefixes = (layout.kind, *OTHER_NAMES[layout.kind]) if len(layout.values) > 1 else ()
     begins = (each for each in prefixes if len(_members(each, layout.values)) == len(layout.values))
@@ -183,35 +154,40 @@ def _of_kind(kind: Kind, there: Sequence[str], columns: Columns) -> Layout | Non
     values, classes = _values(kind, there, getattr(columns, kind))
     if not values:
         return None
-    labels: tuple[str, ...] = ()
-    prediction = None
-    if kind == "confidence" and (correct := _one("correct", there, columns.correct)):
-        labels = (correct,)
-    elif target := _one("target", there, columns.target):
-        prediction = _one("prediction", there, columns.prediction) if kind == "confidence" else None
-        labels = (target,) if kind != "confidence" or prediction else ()
-    elif classes is not None or len(values) > 1:
-        labels = _one_each("target", there, columns.target, classes or [str(k) for k in range(len(values))])
-    assumed = _assumed({kind: values, "target" if prediction or kind != "confidence" else "correct": labels,
-                        "prediction": (prediction,) if prediction else ()}, columns)  # fmt: skip
-    return Layout(kind, values, labels, prediction, classes, assumed)
-
-
-def _assumed(used: dict[str, tuple[str, ...]], columns: Columns) -> tuple[str, ...]:
-    """A notice of the columns that were found by another name than their own."""
+    target = _one("target", there, columns)
+    used = {kind: values, "target": target}
+    if kind == "confidence":
+        correct, prediction = _one("correct", there, columns), _one("prediction", there, columns)
+        compared = not correct and target and prediction
+        used = {kind: values} | ({"target": target, "prediction": prediction} if compared else {"correct": correct})
+    elif not target and (classes is not None or len(values) > 1):
+        used["target"] = _one_each(there, columns.target, classes or [str(k) for k in range(len(values))])
     said = [
         f"{names[0]!r}{f' to {names[-1]!r}' * (len(names) > 1)} as {role}"
         for role, names in used.items()
         if names and getattr(columns, role) is None and not re.fullmatch(rf"{role}({SEPARATED})?", names[0], re.I)
     ]
-    return (f"read {', '.join(said)}",) if said else ()
+    return Layout(
+        kind,
+        values,
+        labels=used.get("correct") or used.get("target", ()),
+        prediction=next(iter(used.get("prediction", ())), None),
+        classes=classes,
+        notices=(f"read {', '.join(said)}",) if said else (),
+    )
 
 
-def _one(role: str, there: Sequence[str], given: str | None) -> str | None:
-    """The column of a role: the one that was named, or one with a common name."""
+def _names_of(role: str, given: str | None) -> tuple[str, ...]:
+    """Names to look for: the one that was given, or those that are common."""
+    return (role, *OTHER_NAMES[role]) if given is None else (given,)
+
+
+def _one(role: str, there: Sequence[str], columns: Columns) -> tuple[str, ...]:
+    """The column of a role, if there is one."""
+    given: str | None = getattr(columns, role)
     if given is not None:
-        return given if given in there else None
-    return next((found for name in (role, *OTHER_NAMES[role]) if (found := _one_of(name, there))), None)
+        return (given,) if given in there else ()
+    return next((found for name in _names_of(role, None) if (found := _called(name, there))), ())
 
 
 def _values(kind: Kind, there: Sequence[str], given: str | None) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
@@ -220,18 +196,18 @@ def _values(kind: Kind, there: Sequence[str], given: str | None) -> tuple[tuple[
         return (given,), None
     if given is not None and "," in given and set(listed := given.split(",")) <= set(there):
         return tuple(listed), tuple(listed)
-    for prefix in (given,) if given is not None else (kind, *OTHER_NAMES[kind]):
-        if given is None and (only := _one_of(prefix, there)):
-            return (only,), None
+    for prefix in _names_of(kind, given):
+        if given is None and (only := _called(prefix, there)):
+            return only, None
         members = _members(prefix, there)
         if kind != "confidence" and len(members) > 1:
             return _ordered(prefix, members)
     return (), None
 
 
-def _one_of(name: str, there: Sequence[str]) -> str | None:
-    """The first column of this name; capital letters do not matter."""
-    return next((each for each in there if each.lower() == name), None)
+def _called(name: str, there: Sequence[str]) -> tuple[str, ...]:
+    """The first column of this name, if there is one; capital letters do not matter."""
+    return next(((each,) for each in there if each.lower() == name), ())
 
 
 def _members(prefix: str, there: Sequence[str]) -> dict[str, str]:
@@ -254,9 +230,9 @@ def _ordered(prefix: str, members: dict[str, str]) -> tuple[tuple[str, ...], tup
     return columns, tuple(str(number) for number in sorted(numbered)) if first else None
 
 
-def _one_each(role: str, there: Sequence[str], given: str | None, suffixes: Sequence[str]) -> tuple[str, ...]:
-    """Columns of a role, one for each class: those of several labels."""
-    for prefix in (given,) if given is not None else (role, *OTHER_NAMES[role]):
+def _one_each(there: Sequence[str], given: str | None, suffixes: Sequence[str]) -> tuple[str, ...]:
+    """Columns of targets, one for each class: those of several labels."""
+    for prefix in _names_of("target", given):
         members = _members(prefix, there)
         if set(suffixes) <= set(members):
             return tuple(members[suffix] for suffix in suffixes)
@@ -291,14 +267,7 @@ def in_order(found: Iterable[str], column: str | None) -> tuple[tuple[str, ...],
     """Names of classes in alphabetical order, unless the column names one of two; and a notice of what was assumed.
 
     The column is that of the values of one class; it is None if each class has values.
-
-    Example:
-        >>> names, notice = in_order(["good", "default"], "y_prob")
-        >>> print(names, notice)
-        ('default', 'good') 'y_prob' is taken for class 'good', the last in alphabetical order: give --positive default if it is for that one
-        >>> in_order(["good", "default"], "p_default")[0]
-        ('good', 'default')
-    """  # noqa: E501 (printed in one line)
+    """
     names = tuple(sorted(found))
     if column is None or len(names) != 2:
         order = ", ".join(f"{k} = {each!r}" for k, each in enumerate(names[:3])) + ", ..." * (len(names) > 3)
@@ -317,17 +286,25 @@ def _named(column: str, names: Sequence[str]) -> int | None:
     return next((k for k, name in enumerate(names) if name.lower() in map(str.lower, ends)), None)
 
 
-def names_of_classes(
-    of_columns: Sequence[str] | None, given: Sequence[str] | None, count: int
-) -> tuple[str, ...] | None:
-    """Names of the classes, from the columns or from the file of ``--classes``, which must agree."""
-    names = of_columns
-    if given is not None and (of_columns is None or sorted(given) != sorted(of_columns)):
-        if of_columns is not None and not all(name.isdecimal() for name in of_columns):
-            raise ValueError(f"its columns name the classes {few(of_columns)}, but --classes has {few(given)}")
-        names = given
-    if names is not None and len(names) != max(count, 2):
-        raise ValueError(f"has {max(count, 2)} classes, but --classes has {len(names)} names: write one for each")
+def names_of_classes(columns: Columns, of_values: Sequence[str] | None, count: int) -> tuple[str, ...] | None:
+    """Names of the classes, from the columns of the values or from the file of ``--classes``, which must agree."""
+    names = of_values
+    if columns.classes is not None:
+        try:
+            lines = columns.classes.read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(
+                f"--classes {columns.classes} cannot be read: write the name of a class on each line"
+            ) from error
+        given = [line.strip() for line in lines if line.strip()]
+        if not given or len(set(given)) < len(given):
+            raise ValueError(f"--classes {columns.classes} must hold the name of a class on each line, each name once")
+        if of_values is None or sorted(given) != sorted(of_values):
+            names = given
+        if of_values is not None and names is given and not all(name.isdecimal() for name in of_values):
+            raise ValueError(f"its columns name the classes {few(of_values)}, but --classes has {few(given)}")
+    if names is not None and len(names) != count:
+        raise ValueError(f"has {count} classes, but --classes has {len(names)} names: write one for each")
     return None if names is None else tuple(names)
 
 

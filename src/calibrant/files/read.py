@@ -338,7 +338,7 @@ def _checked(source: Source, layout: Layout, names: Columns) -> Source:
         correct = None if labels is None else cells.numbers_of(label, labels)
         return replace(source.noting(*changed), labels=correct, names=None)
     count = shape[1] if len(shape) > 1 and shape[1] > 1 else 2
-    of_classes = names_of_classes(source.names, names.class_names(), count)
+    of_classes = names_of_classes(names, source.names, count)
     order_is_known = of_classes is not None
     if labels is not None and labels.ndim == 1:
         labels = cells.filled(label, labels)

@@ -91,7 +91,7 @@ def find_pairs(source: SqlSource, found: Sequence[Column], columns: Columns, *, 
             right = agreement(source.dialect, layout.prediction, label.name)
         return _pairs(source, scores, right, label.name, judged="confidence", notices=notices)
     count = max(scores.classes, 2)
-    names = names_of_classes(layout.classes, columns.class_names(), count)
+    names = names_of_classes(columns, layout.classes, count)
     assumed = name_of_values(layout, columns) if names is None else ""
     one = values[0].name if scores.classes == 1 else None
     target, meaning = _class_indices(source, label, names, count, column=one, positive=columns.positive)
