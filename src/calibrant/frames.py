@@ -50,10 +50,10 @@ def opened(value: Any) -> Any:
     return found if isinstance(found, nw.DataFrame | nw.Series) else None
 
 
-def as_array(value: Any) -> Marks:
+def as_array(value: Any, name: str = "values") -> Marks:
     """Convert a data frame, a series, a list or an array to a NumPy array; what is missing becomes NaN or None."""
     if is_tensor(value):
-        return of_tensor(value)
+        return of_tensor(value, name)
     frame = opened(value)
     array: Marks = np.asarray(value) if frame is None else frame.to_numpy()
     return array

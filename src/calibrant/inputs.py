@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 import numpy as np
 
 from calibrant import frames
-from calibrant.frames import Array, IndexArray, Marks, is_tensor, of_tensor
+from calibrant.frames import Array, IndexArray, Marks, is_tensor
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -109,12 +109,7 @@ def hint_for_logits(logits: object) -> str:
 
 
 def counted(several: float, word: str) -> str:
-    """A number and its noun.
-
-    Example:
-        >>> counted(1, "sample"), counted(2000, "sample")
-        ('1 sample', '2,000 samples')
-    """
+    """A number and its noun: ``1 sample``, ``2,000 samples``."""
     return f"{several:,} {word}{'s' if several != 1 else ''}"
 
 
@@ -180,17 +175,13 @@ def is_plain(value: object) -> "TypeGuard[np.ndarray[Any, Any]]":
 
 def as_array(name: str, value: Values) -> Marks:
     """Convert a tensor, an array, a data frame or a list of numbers to an array, without a copy if possible."""
-    if is_plain(value):
-        return np.ascontiguousarray(value.astype(value.dtype.newbyteorder("="), copy=False))
-    if is_tensor(value):
-        return of_tensor(value, name)
     if np.ma.isMaskedArray(value):
         raise TypeError(f"{name} is a masked array: remove masked samples first")
     frame = frames.opened(value)
     if name == "logits" and frame is None and not hasattr(value, "__array__") and (hint := hint_for_logits(value)):
         raise TypeError(f"logits must be an array, got {type(value).__name__}: {hint}")
     try:
-        array = frames.as_array(value)
+        array = frames.as_array(value, name)
     except ValueError:
         raise ValueError(f"all rows of {name} must have the same length: fill or leave out the shorter ones") from None
     if array.dtype == object and name != "target":
@@ -200,7 +191,7 @@ def as_array(name: str, value: Values) -> Marks:
     if array.dtype.kind not in "fiub":
         which = "" if frame is None else ": pass the columns with numbers only"
         raise TypeError(f"{name} must hold numbers, got an array of {array.dtype}{which}")
-    return np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False))
+    return np.asarray(array, array.dtype.newbyteorder("="), order="C")
 
 
 def numbers(name: str, value: Values) -> Array:
@@ -336,15 +327,12 @@ def rows_of(
         flat = np.where(marks == IGNORED, flat.dtype.type(0.5), flat) if (marks == IGNORED).any() else flat
         kept = (marks != IGNORED).any(1)
     else:
-        _refuse_columns(found, shape)
-        check_shape("target", found, shape, name)
+        _check_target(found, shape, count, name, ignore_index)
         marks = found.ravel()
         kept = np.ones(len(marks), dtype=bool) if ignore_index is None else marks != ignore_index
         flat = flat[:, 0] if binary else flat
     if not kept.all():
         flat, marks, weight = flat[kept], marks[kept], None if weight is None else weight[kept]
-    if not several:
-        _check_classes(marks, count)
     names = tuple(map(str, labels)) if labels is not None and len(labels) == count else None
     return Rows(flat, marks, None if weight is None else positive_weight(weight), names)
 
@@ -353,9 +341,7 @@ def checked_target(target: Values, samples: int, classes: int, like: str) -> Ind
     """Return class indices as an array, or raise an error if they do not match ``like``."""
     labels = _labels(target, None, False, None)
     labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
-    _refuse_columns(labels, (samples,))
-    check_shape("target", labels, (samples,), like)
-    _check_classes(labels, classes)
+    _check_target(labels, (samples,), classes, like)
     return labels
 
 
@@ -409,10 +395,6 @@ def logit_rows(given: Any, *, one_is_binary: bool = True) -> Any:
     Args:
         given: ``(N, C)``, dense ``(N, C, d1, ...)``, or ``(N,)`` or ``(N, 1, ...)`` of class 1 of two.
         one_is_binary: Whether one column is the logit of class 1 of two, with a 0 for class 0.
-
-    Example:
-        >>> logit_rows([1.0, -2.0]).tolist()
-        [[0.0, 1.0], [0.0, -2.0]]
     """
     if not is_tensor(given):
         values: Any = numbers("logits", given)
@@ -512,18 +494,19 @@ def _marks(target: IndexArray, ignore_index: int | None) -> IndexArray:
     return marks
 
 
-def _refuse_columns(labels: IndexArray, shape: tuple[int, ...]) -> None:
+def _check_target(
+    labels: IndexArray, shape: tuple[int, ...], classes: int, like: str, ignore_index: int | None = None
+) -> None:
+    """Raise ``ValueError`` unless these are class indices in the shape of ``like``, or ignored."""
     if labels.ndim == len(shape) + 1 and labels.ndim > 1:
         expected = "(N,)" if len(shape) == 1 else str(tuple(shape))
         raise ValueError(
             f"target must have shape {expected}, got {labels.shape}: call target.argmax(1) if it is one-hot, or "
             "pass multi_label=True if each class is a label of its own"
         )
-
-
-def _check_classes(target: IndexArray, classes: int) -> None:
-    if target.size and not (target.min() >= 0 and target.max() < classes):
+    check_shape("target", labels, shape, like)
+    found = labels if ignore_index is None else labels[labels != ignore_index]
+    if found.size and not (found.min() >= 0 and found.max() < classes):
         raise ValueError(
-            f"target must lie in 0..{classes - 1} for {classes} classes, got labels from {target.min()} to "
-            f"{target.max()}"
+            f"target must lie in 0..{classes - 1} for {classes} classes, got labels from {found.min()} to {found.max()}"
         )
