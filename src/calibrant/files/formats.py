@@ -4,6 +4,7 @@ A reader is a class with ``notices``, ``names``, ``read`` and ``close``. CSV, TS
 folders and patterns, have one: a view of DuckDB.
 """
 
+import codecs
 import csv
 import glob
 import gzip
@@ -444,11 +445,15 @@ def read_header(path: Path) -> Header:
             start = file.read(1 << 20)
     except (gzip.BadGzipFile, EOFError) as error:
         raise ValueError(f"{path}: is not gzipped, or is cut short: compress it again, or leave out .gz") from error
-    whole = start[: start.rfind(b"\n") + 1] or start  # the last line may end within a character
-    encoding = "utf-16" if start.startswith(b"\xff\xfe") else "utf-8" if _decodes(whole) else "latin-1"
-    decoded = start.decode(encoding, errors="replace").removeprefix("\ufeff")
     if start.startswith(b"\xfe\xff"):
         raise ValueError(f"{path}: is UTF-16 in big-endian order: write it as UTF-8, with iconv -f UTF-16 -t UTF-8")
+    encoding = "utf-16" if start.startswith(b"\xff\xfe") else "utf-8"
+    try:
+        # The last character may be cut in two.
+        decoded = codecs.getincrementaldecoder(encoding)().decode(start).removeprefix("\ufeff")
+    except UnicodeDecodeError:
+        encoding = "latin-1"
+        decoded = start.decode(encoding)
     if "\0" in decoded:
         raise ValueError(f"{path}: is not a text file: write it as UTF-8 CSV with a header line")
     lines = decoded.splitlines(keepends=True)
@@ -462,25 +467,9 @@ def read_header(path: Path) -> Header:
     names = next(csv.reader(rest.splitlines(keepends=True), delimiter=separator, skipinitialspace=True))
     # NumPy's savetxt writes the names behind a hash.
     stripped = tuple(name.strip() for name in (names[0].removeprefix("#"), *names[1:]))
-    if all(_is_number(name) for name in stripped):
+    if all(re.fullmatch(r"[-+]?[\d.,]+(e[-+]?\d+)?|nan", name, re.IGNORECASE) for name in stripped):
         raise ValueError(f"{path}: begins with numbers: the first line must hold the names of the columns")
     return Header(stripped, separator, len(before), encoding)
-
-
-def _decodes(content: bytes) -> bool:
-    try:
-        content.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell.replace(",", "."))
-    except ValueError:
-        return False
-    return True
 
 
 def distinct(names: Sequence[str]) -> list[str]:

@@ -216,34 +216,30 @@ def _read(path: Path, opened: Opened, layout: Layout, names: Columns) -> Source:
     for name, column in columns.items():
         if column.ndim == 0:
             raise ValueError(f"{name!r} is a single number: it must have a row for each sample")
-    labels = None
-    if len(layout.labels) == 1:
-        labels = columns[layout.labels[0]]
-    elif layout.labels:
+    labels = columns[layout.labels[0]] if layout.labels else None
+    if len(layout.labels) > 1:
         labels = np.stack([cells.numbers_of(name, columns[name]) for name in layout.labels], 1)
-    weight = None if names.weight is None else cells.numbers_of(names.weight, columns[names.weight])
     source = Source(
         path,
         layout.kind,
-        np.empty(0),
+        np.empty(0) if by_options else _stacked(layout, columns),
         labels,
         names=layout.classes,
-        weight=weight,
+        weight=None if names.weight is None else cells.numbers_of(names.weight, columns[names.weight]),
         used=layout.values,
         label=layout.labels[0] if layout.labels else None,
-        notices=(*_notices_of_columns(opened, layout), *(_unused_weights(opened.names()) if weight is None else ())),
+        notices=(*_notices_of_columns(opened, layout), *_unused_weights(opened.names(), names)),
     )
     if isinstance(opened, Table) and by_options:
         return _of_options(source, language_models.read_column(opened, first, layout.kind, labels))
-    source = replace(source, values=_stacked(layout, columns))
     if labels is not None and labels.ndim > 1 and source.values.shape[:-1] == labels.shape:  # of tokens or pixels
         source = _as_rows(source, source.values.reshape(-1, source.values.shape[-1]))
     for other_name, other in ((source.label, source.labels), (names.weight, source.weight)):
         if other is not None and len(other) != len(source.values):
             raise ValueError(f"{first!r} has {len(source.values)} rows but {other_name!r} has {len(other)}")
-    if layout.prediction is not None and source.labels is not None:
+    if layout.prediction is not None and labels is not None:
         predicted = cells.filled(layout.prediction, columns[layout.prediction])
-        correct, notices = cells.correctness_of_prediction(predicted, cells.filled(layout.labels[0], source.labels))
+        correct, notices = cells.correctness_of_prediction(predicted, cells.filled(layout.labels[0], labels))
         notices += cells.looks_like_a_class(first, source.values, layout.prediction, predicted, percent=names.percent)
         source = replace(source.noting(*notices), labels=correct)
     return source
@@ -258,12 +254,9 @@ def _notices_of_columns(opened: Opened, layout: Layout) -> tuple[str, ...]:
     return tuple(f"the labels are read from {opened.files[name].name}" for name in layout.labels)
 
 
-def _unused_weights(there: Sequence[str]) -> tuple[str, ...]:
-    return tuple(
-        f"column {name!r} is not used: give --weight {name} if samples are to be weighted"
-        for name in there
-        if name.lower() in WEIGHTS
-    )
+def _unused_weights(there: Sequence[str], names: Columns) -> tuple[str, ...]:
+    unused = [name for name in there if names.weight is None and name.lower() in WEIGHTS]
+    return tuple(f"column {name!r} is not used: give --weight {name} if samples are to be weighted" for name in unused)
 
 
 def _stacked(layout: Layout, columns: dict[str, Array]) -> Array:
@@ -367,9 +360,9 @@ def notices_of_start(path: Path, names: Columns, rows: int = 1000) -> tuple[str,
     with naming(path), closing(Table(path)) as table:
         table.limit(rows)
         layout = find_layout(table.names(), names)
-        columns = table.read([*layout.values, *(name for name in (layout.prediction,) if name)])
+        columns = table.read([*layout.values, *([layout.prediction] if layout.prediction else [])])
         numbers = _stacked(layout, columns)
-        found = _unused_weights(table.names()) if names.weight is None else ()
+        found = _unused_weights(table.names(), names)
         if layout.prediction is not None:
             predicted = cells.filled(layout.prediction, columns[layout.prediction])
             found += cells.looks_like_a_class(

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,9 +24,6 @@ from calibrant.files.formats import (
 )
 from calibrant.files.read import Source
 
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
-
 WRITTEN = (".npz", *TABLES)
 # Column that joins new columns to the rows they belong to.
 ROW = "row of the source"
@@ -39,15 +36,10 @@ def refuse_overwriting(path: Path, option: str, used: Iterable[Path | None]) -> 
         if each is not None and is_table(each):
             with suppress(OSError, ValueError):  # reading it says what is wrong
                 files += map(Path, files_of(str(each)))
-        if any(_is_same(path, file) for file in files):
+        if os.path.realpath(path) in map(os.path.realpath, files) or any(
+            path.exists() and file.exists() and path.samefile(file) for file in files
+        ):
             raise FileError(path, f"would be overwritten: choose another {option}")
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    try:
-        return one.samefile(other)
-    except OSError:  # one is yet to be written
-        return os.path.realpath(one) == os.path.realpath(other)
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -79,12 +71,7 @@ def read_json(path: Path) -> Any:
 
 
 def output_beside(path: Path) -> Path:
-    """File to write for a file of predictions, beside it.
-
-    Example:
-        >>> output_beside(Path("test.csv.gz")).name, output_beside(Path("test.npy")).name
-        ('test-calibrated.csv.gz', 'test-calibrated.npz')
-    """
+    """File to write for a file of predictions, beside it: ``test-calibrated.csv.gz`` for ``test.csv.gz``."""
     if path.is_dir():
         return path.with_name(f"{path.name}-calibrated{suffix_of(files_of(str(path))[0])}")
     zipped = path.suffix if path.suffix.lower() == ".gz" else ""
@@ -153,34 +140,24 @@ def _write_table(path: Path, columns: Mapping[str, Array], source: Source | None
         name: column.astype(object) if column.dtype.kind == "U" else np.ascontiguousarray(column)
         for name, column in columns.items()
     }
+    options = TABLES[suffix_of(path)] + ", COMPRESSION gzip" * (path.suffix.lower() == ".gz")
     with duckdb.connect(config=SETTINGS) as connection, whole_or_not_at_all(path) as temporary:
-        if source is None:
-            connection.register("new", new)
-            _copy(connection, "FROM new", path, temporary)
-            return
-        connection.register("new", {ROW: np.arange(len(source.values)) if source.rows is None else source.rows, **new})
-        # Cells of a CSV stay as they are written: an id 007 is not 7.
-        columns_of_source, _ = open_table(connection, str(source.path), as_text=True, written=temporary)
-        taken = {name.lower() for name in (*source.used, *new)}
-        kept = [quote(column.name) for column in columns_of_source if column.name.lower() not in taken]
-        written = [f"new.{quote(name)}" for name in new]  # the source may have columns of the same names
-        _copy(
-            connection,
-            f"SELECT {', '.join([*kept, *written])} FROM new "  # noqa: S608 (quoted)
-            f"JOIN (SELECT *, row_number() OVER () - 1 AS {quote(ROW)} FROM source) USING ({quote(ROW)}) "
-            f"ORDER BY {quote(ROW)}",
-            path, temporary,
-        )  # fmt: skip
-
-
-def _copy(connection: "DuckDBPyConnection", select: str, path: Path, temporary: Path) -> None:
-    import duckdb
-
-    options = TABLES[suffix_of(path)]
-    if path.suffix.lower() == ".gz":
-        options += ", COMPRESSION gzip"
-    try:
-        # The file is temporary already; DuckDB may write no other.
-        connection.execute(f"COPY ({select}) TO {text(str(temporary))} ({options}, USE_TMP_FILE false)")
-    except duckdb.Error as error:
-        raise FileError(path, f"cannot be written: {str(error).splitlines()[0]}") from error
+        select = "FROM new"
+        if source is not None:
+            new[ROW] = np.arange(len(source.values)) if source.rows is None else source.rows
+            # Cells of a CSV stay as they are written: an id 007 is not 7.
+            columns_of_source, _ = open_table(connection, str(source.path), as_text=True, written=temporary)
+            taken = {name.lower() for name in (*source.used, *columns)}
+            kept = [quote(column.name) for column in columns_of_source if column.name.lower() not in taken]
+            written = [f"new.{quote(name)}" for name in columns]  # the source may have columns of the same names
+            select = (
+                f"SELECT {', '.join([*kept, *written])} FROM new "  # noqa: S608 (quoted)
+                f"JOIN (SELECT *, row_number() OVER () - 1 AS {quote(ROW)} FROM source) USING ({quote(ROW)}) "
+                f"ORDER BY {quote(ROW)}"
+            )
+        connection.register("new", new)
+        try:
+            # The file is temporary already; DuckDB may write no other.
+            connection.execute(f"COPY ({select}) TO {text(str(temporary))} ({options}, USE_TMP_FILE false)")
+        except duckdb.Error as error:
+            raise FileError(path, f"cannot be written: {str(error).splitlines()[0]}") from error
