@@ -141,8 +141,8 @@ def looks_like_probabilities(logits: Array, *, of_one: bool = True, logs: bool =
     return bool(inside and (binary or sum_to_one(some)))
 
 
-def mistaken(name: str, values: Array, independent: bool = False) -> bool:
-    """Whether logits are probably probabilities, or probabilities are all 1.
+def mistaken(name: str, values: Array, independent: bool = False) -> str:
+    """What is probably wrong with logits that look like probabilities, or probabilities that are all 1; or nothing.
 
     Args:
         name: ``"logits"`` or ``"probabilities"``.
@@ -150,22 +150,18 @@ def mistaken(name: str, values: Array, independent: bool = False) -> bool:
         independent: Whether each column is a label of its own.
     """
     if name == "probabilities":
-        return bool(values.ndim == 1 and len(values) > 2 and (values == 1).all())
-    return looks_like_probabilities(values.ravel() if independent else values)
+        ones = values.ndim == 1 and len(values) > 2 and bool((values == 1).all())
+        return "every probability is 1, as a softmax over one output gives: take the sigmoid of the logits" * ones
+    if not looks_like_probabilities(values.ravel() if independent else values):
+        return ""
+    how = "all lie in [0, 1]" if values.ndim == 1 or independent else "look like probabilities (rows sum to 1)"
+    return f"these logits {how}"
 
 
 def warn_if_mistaken(name: str, values: Array, independent: bool = False) -> None:
     """Warn of :func:`mistaken` values, with the remedy."""
-    if not mistaken(name, values, independent):
-        return
-    if name == "probabilities":
-        warn(
-            "every probability of class 1 is 1, probably by a softmax over one class: pass the sigmoid of the logit, "
-            "or logits="
-        )
-    else:
-        how = "all lie in [0, 1]" if values.ndim == 1 or independent else "look like probabilities (rows sum to 1)"
-        warn(f"these logits {how}: pass probabilities= if they are probabilities")
+    if found := mistaken(name, values, independent):
+        warn(found + ": pass probabilities= if they are probabilities" * (name == "logits"))
 
 
 def is_plain(value: object) -> "TypeGuard[np.ndarray[Any, Any]]":

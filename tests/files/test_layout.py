@@ -387,9 +387,9 @@ def test_a_target_with_one_class_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("arrays", "notice"), [
-    ({"logits": P, "target": P.argmax(1)}, "look like probabilities: give --probabilities logits"),
+    ({"logits": P, "target": P.argmax(1)}, ": give --probabilities logits"),
     ({"logit": P[:, 0], "target": P.argmax(1) > 0}, "give --probabilities logit if"),
-    ({"logits": P, "target": (P > 0.3).astype(int)}, "look like prob"),
+    ({"logits": P, "target": (P > 0.3).astype(int)}, "all lie in"),
     ({"logits": np.moveaxis(P.reshape(3, 4, 3), -1, 1), "target": P.argmax(1).reshape(3, 4)}, "look like prob"),
     ({"y_prob": np.ones(12), "target": P.argmax(1) > 0}, "as a softmax over one output gives"),
     ({"y_prob": np.ones((12, 1)), "target": P.argmax(1) > 0}, "as a softmax over one output gives"),

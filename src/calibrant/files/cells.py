@@ -155,11 +155,8 @@ def looks_like_another_kind(kind: Kind, values: Array, option: str, *, several: 
     if values.dtype.kind not in "fiu":
         return ()
     rows = values if values.ndim < 3 else flattened(values)
-    if not mistaken(kind, rows[:, 0] if rows.shape[1:] == (1,) else rows, independent=several):
-        return ()
-    if kind == "logits":
-        return (f"these logits look like probabilities: give --probabilities {option} if they are",)
-    return (f"every value of {option!r} is 1, as a softmax over one output gives: write its sigmoid",)
+    found = mistaken(kind, rows[:, 0] if rows.shape[1:] == (1,) else rows, independent=several)
+    return (found + f": give --probabilities {option} if they are probabilities" * (kind == "logits"),) if found else ()
 
 
 def looks_like_a_class(

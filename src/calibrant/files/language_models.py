@@ -94,17 +94,21 @@ def _answers(rows: Sequence[Row], labels: Array | None, what: str) -> Answers:
     kept = np.array([k for k, row in enumerate(rows) if row is not None], np.int64)
     full = [row for row in rows if row is not None]
     labels = None if labels is None else labels[kept]
-    places, notices = None, ()
+    places = None
+    notices: list[str] = []
     if len(kept) < len(rows):
-        places, notices = kept, (f"{len(rows) - len(kept):,} of {len(rows):,} rows have no {what}: they are left out",)
+        places = kept
+        notices.append(f"{len(rows) - len(kept):,} of {len(rows):,} rows have no {what}: they are left out")
     counts = {len(row) for row in full}
     if len(counts) == 1 or labels is None:
-        return Answers(np.array(full), labels, places, notices)
+        return Answers(np.array(full), labels, places, tuple(notices))
     right = np.array([np.argmax(row) for row in full]) == numbers_of("target", labels)
     # The softmax of a row at its largest value.
     confidence = np.array([1 / np.exp(np.array(row) - max(row)).sum() for row in full])
-    notices += (f"rows have {min(counts)} to {max(counts)} options: the confidence in the highest option is evaluated",)
-    return Answers(confidence, right.astype(np.int64), places, notices)
+    notices.append(
+        f"rows have {min(counts)} to {max(counts)} options: the confidence in the highest option is evaluated"
+    )
+    return Answers(confidence, right.astype(np.int64), places, tuple(notices))
 
 
 def _log_probabilities(cell: Any) -> Row:

@@ -23,6 +23,7 @@ from calibrant import inputs
 from calibrant.files.cells import fits_other, only_class, renormalised
 from calibrant.files.formats import SETTINGS, Column, explained, open_table, text
 from calibrant.files.layout import Columns
+from calibrant.frames import Array, IndexArray
 from calibrant.metrics import scale_sql as sql
 from calibrant.metrics import tests
 from calibrant.metrics.binned import BinTable
@@ -309,14 +310,18 @@ def _bin_table(sums: RangeSums, bins: int, dtype: np.dtype[Any]) -> BinTable:
     # SQL counts bins from 1, and gives 0 for a confidence of 0, which belongs to the first bin.
     place = np.maximum(sums.bin.astype(np.int64) - 1, 0)
     edges = (np.arange(bins + 1) / bins).astype(dtype).astype(np.float64)
-    return BinTable(edges[:-1], edges[1:], *(np.bincount(place, each, bins) for each in (sums.n, sums.nz, sums.k)))
+    return BinTable(edges[:-1], edges[1:], *_added(sums, place, bins))
 
 
 def _cells(sums: RangeSums) -> Ties:
     """Samples in cells of confidence, each as one group at its mean; a cell may meet several ranges and bins."""
-    _, cell = np.unique(sums.cell, return_inverse=True)
-    n, z, k = (np.bincount(cell, each) for each in (sums.n, sums.nz, sums.k))
+    n, z, k = _added(sums, np.unique(sums.cell, return_inverse=True)[1])
     return Ties(np.clip(z / n, 0, 1), n, k)
+
+
+def _added(sums: RangeSums, place: IndexArray, least: int = 0) -> list[Array]:
+    """Samples, confidence and right ones by place."""
+    return [np.bincount(place, each, least).astype(np.float64) for each in (sums.n, sums.nz, sums.k)]
 
 
 def _cells_of_classes(source: SqlSource, pairs: PairQuery, most: int) -> dict[int, Ties]:
