@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence, Sized
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -164,11 +164,6 @@ def warn_if_mistaken(name: str, values: Array, independent: bool = False) -> Non
         warn(found + ": pass probabilities= if they are probabilities" * (name == "logits"))
 
 
-def is_plain(value: object) -> "TypeGuard[np.ndarray[Any, Any]]":
-    """Whether this is an array of numbers, which is no container and holds no names."""
-    return type(value) is np.ndarray and value.dtype.kind in "fiub"
-
-
 def as_array(name: str, value: Values) -> Marks:
     """Convert a tensor, an array, a data frame or a list of numbers to an array, without a copy if possible."""
     if np.ma.isMaskedArray(value):
@@ -305,8 +300,7 @@ def rows_of(
     if classes is not None:
         labels = list(classes if isinstance(classes, tuple) else frames.as_array(classes).tolist())
     weight = None if sample_weight is None else checked_weight(sample_weight, shape)
-    target = target if is_plain(target) else frames.in_order(target, labels)
-    found = _labels(target, labels, classes is not None, ignore_index)
+    found = _labels(frames.in_order(target, labels), labels, classes is not None, ignore_index)
     if not multi_label and found.shape == values.shape and values.shape[1] == 1:
         found = found[:, 0]
     elif multi_label and found.shape == shape and binary:
@@ -444,13 +438,13 @@ def flattened(values: Any) -> Any:
 
 def _column_names(given: Values) -> list[Any] | None:
     """Names of the columns of a data frame; None if there are none, or they only count the columns."""
-    names = [] if is_plain(given) else frames.columns(given)
+    names = frames.columns(given)
     return None if len(names) < 2 or names == list(range(len(names))) else names
 
 
 def _labels(target: Values, names: list[Any] | None, named: bool, ignore_index: int | None) -> IndexArray:
     """Class indices of a target that holds indices, names, or the numbers that ``classes=`` gave the classes."""
-    if not is_plain(target) and frames.has_names(target):
+    if frames.has_names(target):
         if names is None:
             example = frames.as_array(target).ravel().tolist()[0]
             raise ValueError(f"target holds names, such as {example!r}: pass classes= with the name of every column")

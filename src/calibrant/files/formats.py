@@ -70,7 +70,7 @@ def explained(path: Path) -> Iterator[None]:
             )
         elif "not utf-8" in message:
             problem = "is not a UTF-8 text file: write it as UTF-8"
-        elif suffix_of(path) == ".parquet":
+        elif suffix_of(path) == ".parquet" and not isinstance(error, duckdb.ConversionException):
             problem = f"is not a Parquet file, or is cut short: {message.splitlines()[0]}"
         else:
             problem = f"cannot be read: {message.splitlines()[0]}"

@@ -286,12 +286,15 @@ def _class_indices(
     distinct = query(f"SELECT DISTINCT t FROM ({rows}) AS looked_at WHERE t IS NOT NULL LIMIT {max(count, 5) + 1}")
     found = [bool(each) if label.is_boolean else each for (each,) in distinct]
     meaning = class_labels(label.name, found, names, count, column=column, positive=positive)
+    number = f"CAST({cell} AS DOUBLE)"
+    if label.is_text:
+        number = f"CASE lower({cell}) WHEN 'true' THEN 1e0 WHEN 'false' THEN 0e0 ELSE {number} END"
     if meaning.keys is None:
-        return f"CAST({cell} AS DOUBLE)", meaning
+        return number, meaning
     keys = [text(key) if isinstance(key, str) else f"CAST({key!r} AS DOUBLE)" for key in meaning.keys]
-    cell = cell if isinstance(meaning.keys[0], str) else f"CAST({cell} AS DOUBLE)"
+    listed, sought = dialect.make_list.format(", ".join(keys)), cell if isinstance(meaning.keys[0], str) else number
     # A label that is no class has place 0 in Spark and none in DuckDB: both fail the check of the target.
-    return f"CAST(array_position({dialect.make_list.format(', '.join(keys))}, {cell}) - 1 AS DOUBLE)", meaning
+    return f"CAST(array_position({listed}, {sought}) - 1 AS DOUBLE)", meaning
 
 
 def correctness(dialect: Dialect, column: Column) -> str:
