@@ -275,16 +275,25 @@ def _statistics(
     statement = sql.sums_statement(pairs, bins, sql.cuts(quantiles, wanted))
     rows = source.query(statement, 0.6 if most_classes else 1.0)
     sums = RangeSums(*np.array([tuple(row) for row in rows], np.float64).T)
-    several = pairs.shares and (pairs.classes or 0) > 2 and most_classes > 0
-    classes = _cells_of_classes(source, pairs, most_classes) if several else {}
-    table, cells = _bin_table(sums, bins, np.dtype(np.float32 if pairs.type == "FLOAT" else np.float64)), _cells(sums)
+    classes = {}
+    if most_classes > 0 and pairs.classes is not None and pairs.classes > 2:
+        classes = _cells_of_classes(source, pairs, most_classes)
+    table = _bin_table(sums, bins, np.dtype(np.float32 if pairs.type == "FLOAT" else np.float64))
+    cells = _cells(sums)
     total, confidence, right = (float(column.sum()) for column in (cells.samples, sums.nz, cells.right))
-    only = [k for k, each in classes.items() if each.right.sum() == samples]
-    notices = pairs.notices + ((renormalised(off, samples, low, high),) if off else ())
-    if pairs.judged == "risk":
-        only += [int(right > 0)] if right in (0, total) else []
-        notices += fits_other(pairs.assumed, pairs.name(0), *cells) if pairs.assumed else ()
     ks_error, esd = sql.combine(sums)
+    notices = list(pairs.notices)
+    if off:
+        notices.append(renormalised(off, samples, low, high))
+    only = [k for k, each in classes.items() if each.right.sum() == samples]
+    view = View(pairs.judged, "", as_pairs(cells))
+    if pairs.judged == "risk":
+        view = View("risk", pairs.name(1), as_pairs(cells))
+        if right in (0, total):
+            only.append(int(right > 0))
+        if pairs.assumed:
+            notices += fits_other(pairs.assumed, pairs.name(0), *cells)
+    notices += [only_class(k, pairs.names, pairs.label) for k in only]
     return Statistics(
         samples=samples,
         accuracy=right / total,
@@ -296,13 +305,10 @@ def _statistics(
         esd=esd,
         brier_top=float(sums.q.sum() / total),
         bins=table,
-        views=(
-            View(pairs.judged, pairs.name(1) if pairs.judged == "risk" else "", as_pairs(cells)),
-            *(View("class", pairs.name(k), as_pairs(each)) for k, each in classes.items()),
-        ),
+        views=(view, *(View("class", pairs.name(k), as_pairs(each)) for k, each in classes.items())),
         classes=pairs.classes,
         names=pairs.names,
-        notices=notices + tuple(only_class(k, pairs.names, pairs.label) for k in only),
+        notices=tuple(notices),
     )
 
 

@@ -1,6 +1,7 @@
 """Columns and labels of a source beyond memory, as SQL that makes pairs of confidence and correctness."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from calibrant.files.layout import (
     names_of_classes,
 )
 from calibrant.inputs import TOLERANCE
-from calibrant.metrics.scale_sql import Check, Dialect, PairQuery
+from calibrant.metrics.scale_sql import Check, Dialect, Judged, PairQuery
 
 # ruff: noqa: S608 (every name that comes from outside passes through Dialect.name)
 
@@ -73,8 +74,12 @@ def find_pairs(source: SqlSource, found: Sequence[Column], columns: Columns, *, 
     source, notices = _without_ignored(source, label, columns.ignore_index)
     notices = layout.notices + notices
     values = [by_name[name] for name in layout.values]
-    for column in (*values, *([] if layout.kind == "confidence" or label.is_text or label.is_boolean else [label])):
-        if column.number is None:
+    of_pairs = layout.kind == "confidence"
+    numeric = list(values)
+    if not of_pairs and not label.is_text and not label.is_boolean:
+        numeric.append(label)
+    for column in numeric:
+        if column.number is None or (of_pairs and column.is_list):
             raise ValueError(f"column {column.name} holds {column.type}, not numbers: convert it")
     scores = Scores(
         values,
@@ -83,22 +88,20 @@ def find_pairs(source: SqlSource, found: Sequence[Column], columns: Columns, *, 
         layout.kind == "logits",
         100 if columns.percent else 1,
     )
-    if layout.kind == "confidence":
+    if of_pairs:
         if columns.positive is not None:
             raise ValueError(NOT_TWO)
         right = correctness(source.dialect, label)
         if layout.prediction:
             right = agreement(source.dialect, layout.prediction, label.name)
-        return _pairs(source, scores, right, label.name, judged="confidence", notices=notices)
+        return replace(_pairs(source, scores, right, label.name, "confidence"), notices=notices)
     count = max(scores.classes, 2)
     names = names_of_classes(columns, layout.classes, count)
     assumed = name_of_values(layout, columns) if names is None else ""
     one = values[0].name if scores.classes == 1 else None
     target, meaning = _class_indices(source, label, names, count, column=one, positive=columns.positive)
-    return _pairs(
-        source, scores, target, label.name, judged="risk" if risk and count == 2 else "top label",
-        names=meaning.names, assumed=assumed, notices=notices + meaning.notices,
-    )  # fmt: skip
+    made = _pairs(source, scores, target, label.name, "risk" if risk and count == 2 else "top label")
+    return replace(made, classes=count, names=meaning.names, assumed=assumed, notices=notices + meaning.notices)
 
 
 def _layout(by_name: Mapping[str, Column], columns: Columns) -> Layout:
@@ -149,7 +152,7 @@ def _scores_in_a_row(source: SqlSource, values: Sequence[Column]) -> int:
     return first[0][0] if first else 1
 
 
-def _pairs(source: SqlSource, scores: Scores, target: str, label: str, **described: Any) -> PairQuery:
+def _pairs(source: SqlSource, scores: Scores, target: str, label: str, judged: Judged) -> PairQuery:
     """Pairs of the predicted class; or of an event: that a confidence was right, or that class 1 of two came.
 
     Args:
@@ -157,7 +160,7 @@ def _pairs(source: SqlSource, scores: Scores, target: str, label: str, **describ
         scores: Columns of the scores.
         target: Expression of the label: the class, or whether the event came.
         label: Column of the label.
-        described: More attributes of the query.
+        judged: What the confidence of a pair is.
     """
     dialect, name, kind = source.dialect, scores.name, scores.type
     several = scores.classes > 1
@@ -200,18 +203,15 @@ def _pairs(source: SqlSource, scores: Scores, target: str, label: str, **describ
             "without a label out",
         )
     )
-    confidence, predicted = _of_event(scores) if described["judged"] != "top label" else _of_top_label(dialect, scores)
+    confidence, predicted = _of_top_label(dialect, scores) if judged == "top label" else _of_event(scores)
     correct = f"CASE WHEN {predicted} = t THEN 1e0 ELSE 0e0 END"
     shares = "shares AS (SELECT s AS x, whole, t FROM tops)" if several else ""
     if scores.logits and several:
         powers = dialect.mapped.format("s", "exp(CAST(x AS DOUBLE) - CAST(top AS DOUBLE))")
         total = dialect.total.format("x")
         shares = f"powers AS (SELECT {powers} AS x, t FROM tops), shares AS (SELECT x, {total} AS whole, t FROM powers)"
-    return PairQuery(
-        f"{tops}, pairs AS (SELECT *, CAST({confidence} AS {kind}) AS z, {correct} AS c FROM tops)",
-        kind, tuple(checks), classes=None if described["judged"] == "confidence" else max(scores.classes, 2),
-        shares=shares, label=label, **described,
-    )  # fmt: skip
+    pairs = f"pairs AS (SELECT *, CAST({confidence} AS {kind}) AS z, {correct} AS c FROM tops)"
+    return PairQuery(f"{tops}, {pairs}", kind, tuple(checks), judged, shares, label)
 
 
 def _tops(source: SqlSource, scores: Scores, target: str) -> tuple[str, float]:

@@ -17,6 +17,8 @@ import numpy.typing as npt
 # ruff: noqa: S608 (names are quoted by Dialect.name, the rest is our own)
 
 Floats = npt.NDArray[np.float64]
+# Confidence that was given, probability of class 1 of two, or confidence in the predicted class.
+Judged = Literal["confidence", "risk", "top label"]
 
 # Number of quantiles in the first scan, and so of ranges at most: Spark compiles the search tree over them to
 # one Java method, whose size is limited.
@@ -96,10 +98,10 @@ class PairQuery:
         type: Type of the confidence.
         checks: What no row may be.
         judged: What z is: the confidence, the risk of class 1 of two, or the probability of the top label.
-        classes: Number of classes, if known.
-        names: Names of the classes, if known.
         shares: Common table expression ``shares`` of lists x, what they are to be divided by, whole, and the target t.
         label: Column of the labels.
+        classes: Number of classes, if known.
+        names: Names of the classes, if known.
         assumed: What the values are called, if nothing but the labels names their classes.
         notices: What was assumed, in sentences.
     """
@@ -107,10 +109,10 @@ class PairQuery:
     text: str
     type: str
     checks: tuple[Check, ...]
-    judged: Literal["confidence", "risk", "top label"]
-    classes: int | None
+    judged: Judged
     shares: str
     label: str
+    classes: int | None = None
     names: tuple[str, ...] | None = None
     assumed: str = ""
     notices: tuple[str, ...] = ()
