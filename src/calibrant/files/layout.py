@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant import frames
 from calibrant.files.cells import LEFT_OUT, TRUE_AND_FALSE, Kind, called, few, number_of, numbers_of
 from calibrant.files.formats import Array
 
@@ -387,8 +386,9 @@ def class_indices(name: str, labels: Array, meaning: ClassLabels) -> Array:
     if meaning.keys is None:
         return numbers_of(name, labels)
     words = isinstance(meaning.keys[0], str)
-    cells = np.array([str(cell).strip() for cell in labels.tolist()]) if words else numbers_of(name, labels)
-    return frames.class_indices(cells, meaning.keys)
+    place = {key: k for k, key in enumerate(meaning.keys)}
+    cells = [str(cell).strip() for cell in labels.tolist()] if words else numbers_of(name, labels).tolist()
+    return np.array([place[cell] for cell in cells], np.int64)
 
 
 def refuse_stray(name: str, labels: Array, count: int) -> None:
