@@ -77,8 +77,8 @@ def explained(path: Path) -> Iterator[None]:
         raise FileError(path, problem) from error
 
 
-class Npz:
-    """Arrays by name, as ``numpy.savez`` writes them."""
+class Arrays:
+    """Arrays in files of NumPy."""
 
     notices: tuple[str, ...] = ()
 
@@ -87,6 +87,10 @@ class Npz:
 
     def close(self) -> None:
         """Nothing stays open."""
+
+
+class Npz(Arrays):
+    """Arrays by name, as ``numpy.savez`` writes them."""
 
     def names(self) -> list[str]:
         """Names of the arrays."""
@@ -111,23 +115,18 @@ class Npz:
                 yield file
 
 
-class Npy:
+class Npy(Arrays):
     """One array, as ``numpy.save`` writes it, and the arrays beside it, named after their files.
 
     ``test_logits.npy`` is ``logits``, and ``test_target.npy`` belongs to it.
     """
 
-    notices: tuple[str, ...] = ()
-
     def __init__(self, path: Path) -> None:
-        self.path = path
+        super().__init__(path)
         start, _, _ = path.stem.rpartition("_")
         beside = sorted(path.parent.glob("*.npy"))
         same = {each.stem.removeprefix(f"{start}_"): each for each in beside if each.stem.startswith(f"{start}_")}
         self.files = {each.stem: each for each in beside} | (same if start else {})
-
-    def close(self) -> None:
-        """Nothing stays open."""
 
     def names(self) -> list[str]:
         """Names of the arrays; that of the given file comes first."""
@@ -303,6 +302,14 @@ def is_table(path: Path | str) -> bool:
     return suffix_of(path) in TABLES or Path(path).is_dir()
 
 
+def check_file(path: Path) -> None:
+    """Raise an error unless this is a regular file that is not empty."""
+    if not path.is_file():
+        raise FileError(path, "is not a regular file" if path.exists() else "no such file: check the path")
+    if path.stat().st_size == 0:
+        raise FileError(path, "is empty: was it written to the end?")
+
+
 def files_of(where: str) -> list[str]:
     """Files of a path, a folder or a pattern, sorted; an error unless all are of one known format."""
     path = Path(where)
@@ -317,9 +324,11 @@ def files_of(where: str) -> list[str]:
             raise FileNotFoundError(f"{where}: no such file: check the path")
     formats = {suffix_of(name) for name in found}
     if not formats <= set(TABLES):
-        raise ValueError(f"{where}: expected a .parquet or .csv file, .tsv or .jsonl: convert it, or rename it")
+        raise ValueError(f"{where}: expected one of {', '.join(TABLES)}: convert it, or rename it")
     if len(formats) > 1:
         raise ValueError(f"{where}: holds {' and '.join(sorted(formats))} files: give a pattern such as '*.parquet'")
+    if path.exists() and not path.is_dir():
+        check_file(path)
     return found
 
 
@@ -512,4 +521,4 @@ TABLES = {
 
 def open_file(path: Path) -> Opened:
     """Open a file of predictions; the caller closes it."""
-    return ARRAYS.get(suffix_of(path), Table)(path)
+    return Table(path) if is_table(path) or suffix_of(path) not in ARRAYS else ARRAYS[suffix_of(path)](path)

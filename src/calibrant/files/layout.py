@@ -137,6 +137,15 @@ def find_layout(there: Sequence[str], columns: Columns) -> Layout:
     raise ValueError(f"has no {looked_for}; it has {shown}: name yours with --logits, --probabilities or --confidence")
 
 
+def without_labels(layout: Layout, columns: Columns, there: Sequence[str]) -> str:
+    """The error of a source whose labels are not found."""
+    wanted = columns.of(layout.kind)[1]
+    others = [name for name in there if name not in layout.values]
+    shown = f"; it also has {', '.join(others[:20])}{', ...' * (len(others) > 20)}" if others else ""
+    options = "--correct, or --prediction and --target" if layout.kind == "confidence" else "--target"
+    return f"has {layout.kind} but no {wanted!r}{shown}: add it, or name yours with {options}"
+
+
 def is_harness(there: Sequence[str]) -> bool:
     """Whether columns are those of lm-evaluation-harness (``samples_*.jsonl``)."""
     return "target" in there and not {*RESPONSES}.isdisjoint(there)

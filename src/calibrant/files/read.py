@@ -21,6 +21,7 @@ from calibrant.files.formats import (
     Opened,
     Table,
     cells_of_parquet,
+    check_file,
     files_of,
     is_table,
     naming,
@@ -39,6 +40,7 @@ from calibrant.files.layout import (
     name_of_values,
     names_of_classes,
     refuse_stray,
+    without_labels,
 )
 from calibrant.inputs import InputWarning, flattened
 from calibrant.metrics import Predictions, predictions
@@ -154,7 +156,7 @@ def read_source(path: Path, names: Columns | None = None, *, labelled: bool = Fa
         layout = find_layout(opened.names(), names)
         source = _read(path, opened, layout, names)
         if labelled and not layout.labels:
-            raise ValueError(_without_labels(layout, names, opened.names()))
+            raise ValueError(without_labels(layout, names, opened.names()))
         source = _without_ignored(source, names.ignore_index)
         if source.names is None and not isinstance(opened, Table):
             saved = next((each for each in CLASSES if each in opened.names()), None)
@@ -172,25 +174,13 @@ def _opened(path: Path, more: Sequence[str]) -> Opened:
 
 
 def _check_is_there(path: Path) -> None:
-    if not is_table(path) and suffix_of(path) not in ARRAYS:
+    """Raise an error unless there is a file of a known format; of tables, :func:`files_of` says what is wrong."""
+    if is_table(path):
+        return
+    if suffix_of(path) not in ARRAYS:
         known = ", ".join((*ARRAYS, *TABLES))
         raise FileError(path, f"expected one of {known}, a folder or a pattern of them: save it as CSV or Parquet")
-    if path.is_dir() and suffix_of(path) in ARRAYS:
-        raise FileError(path, "is a folder: name a file in it")
-    if path.is_dir() or (not path.exists() and re.search(r"[*?\[]", str(path))):
-        return
-    if not path.is_file():
-        raise FileError(path, "is not a regular file" if path.exists() else "no such file")
-    if path.stat().st_size == 0:
-        raise FileError(path, "is empty: was it written to the end?")
-
-
-def _without_labels(layout: Layout, names: Columns, there: list[str]) -> str:
-    wanted = names.of(layout.kind)[1]
-    others = [name for name in there if name not in layout.values]
-    shown = f"; it also has {', '.join(others[:20])}{', ...' * (len(others) > 20)}" if others else ""
-    options = "--correct, or --prediction and --target" if layout.kind == "confidence" else "--target"
-    return f"has {layout.kind} but no {wanted!r}{shown}: add it, or name yours with {options}"
+    check_file(path)
 
 
 def _check_columns(opened: Opened, names: Sequence[str]) -> None:

@@ -423,7 +423,7 @@ def _read_by_spark(spark: "SparkSession", where: str) -> "DataFrame":
 
     suffix = Path(where).suffix.lower()
     if suffix not in (".parquet", ".csv") and not Path(where).is_dir():
-        raise ValueError(f"{where}: expected a .parquet or .csv file: convert it, or rename it if it is one")
+        raise ValueError(f"{where}: expected .parquet or .csv: convert it, or rename it")
     # Hadoop reads patterns; a file of exactly this name comes first.
     pattern = re.sub(r"([*?\[\]{}\\])", r"\\\1", where) if Path(where).exists() else where
     try:

@@ -18,6 +18,7 @@ from calibrant.files.layout import (
     is_harness,
     name_of_values,
     names_of_classes,
+    without_labels,
 )
 from calibrant.inputs import TOLERANCE
 from calibrant.metrics.scale_sql import Check, Dialect, Judged, PairQuery
@@ -122,8 +123,7 @@ def _layout(by_name: Mapping[str, Column], columns: Columns) -> Layout:
             f"--target {layout.labels[0]}"
         )
     if not layout.labels:
-        wanted = ", or ".join(" and ".join(columns.of(kind)) for kind in columns.kinds())
-        raise ValueError(f"needs the columns {wanted}; it has {', '.join(by_name)}: name yours")
+        raise ValueError(without_labels(layout, columns, list(by_name)))
     if by_name[layout.values[0]].is_dictionary:
         raise ValueError(f"dictionaries of options {in_memory}")
     return layout
