@@ -151,7 +151,7 @@ def mistaken(name: str, values: Array, independent: bool = False) -> str:
     """
     if name == "probabilities":
         ones = values.ndim == 1 and len(values) > 2 and bool((values == 1).all())
-        return "every probability is 1, as a softmax over one output gives: take the sigmoid of the logits" * ones
+        return "every probability is 1, as a softmax over one class gives: take the sigmoid of the logits" * ones
     if not looks_like_probabilities(values.ravel() if independent else values):
         return ""
     how = "all lie in [0, 1]" if values.ndim == 1 or independent else "look like probabilities (rows sum to 1)"
@@ -257,8 +257,8 @@ def distributions(values: Array, tolerance: float = TOLERANCE) -> Array:
     if values.ndim < 2 or values.shape[-1] < 2:
         raise ValueError(f"probabilities must have shape (..., N, C) with C at least 2, got {values.shape}")
     total = values @ np.ones(values.shape[-1], values.dtype)  # several times as fast as sums of short rows
-    if total.size and not (total.min() >= 1 - tolerance and total.max() <= 1 + tolerance):
-        off = total[~(np.abs(total - 1) <= tolerance)]
+    off = total[~(np.abs(total - 1) <= tolerance)]
+    if off.size:
         remedy = "divide each row by its sum, or take the softmax of the logits"
         if np.allclose(values, values.round(1), rtol=0, atol=1e-7):
             remedy = "keep more digits"

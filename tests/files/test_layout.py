@@ -391,8 +391,8 @@ def test_a_target_with_one_class_is_noticed(tmp_path: Path) -> None:
     ({"logit": P[:, 0], "target": P.argmax(1) > 0}, "give --probabilities logit if"),
     ({"logits": P, "target": (P > 0.3).astype(int)}, "all lie in"),
     ({"logits": np.moveaxis(P.reshape(3, 4, 3), -1, 1), "target": P.argmax(1).reshape(3, 4)}, "look like prob"),
-    ({"y_prob": np.ones(12), "target": P.argmax(1) > 0}, "as a softmax over one output gives"),
-    ({"y_prob": np.ones((12, 1)), "target": P.argmax(1) > 0}, "as a softmax over one output gives"),
+    ({"y_prob": np.ones(12), "target": P.argmax(1) > 0}, "as a softmax over one class gives"),
+    ({"y_prob": np.ones((12, 1)), "target": P.argmax(1) > 0}, "as a softmax over one class gives"),
 ])  # fmt: skip
 def test_values_of_another_kind_are_a_notice_that_names_the_option(
     tmp_path: Path, arrays: dict[str, Any], notice: str
