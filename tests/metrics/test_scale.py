@@ -341,8 +341,7 @@ def made(error: float, n: int = 40_000, seed: int = 0) -> tuple[Array, Array]:
 @pytest.mark.parametrize("metric", ["esd", "ks_error", "gap"])
 @pytest.mark.parametrize("error", [0.0, 0.002, 0.01])
 def test_the_test_from_cells_agrees_with_that_of_the_samples(tmp_path: Path, metric: Any, error: float) -> None:
-    pairs = made(error)
-    found = summed(tmp_path, *pairs)
+    found = summed(tmp_path, *(pairs := made(error)))
     ours = metrics.calibration_test(found.pairs, metric=metric, draws=1000)
     theirs = metrics.calibration_test(*pairs, metric=metric, draws=1000)
     assert found.judge(draws=40)[0].test.statistic == pytest.approx(metrics.esd(*pairs), rel=1e-9)
@@ -360,8 +359,7 @@ def test_the_interval_of_the_gap_is_that_of_the_samples(tmp_path: Path, error: f
 
 
 def test_samples_that_are_all_right_have_an_interval_too(tmp_path: Path) -> None:
-    confidence, _ = made(0)
-    right = np.ones(len(confidence))
+    confidence, right = made(0)[0], np.ones(40_000)
     ours = metrics.confidence_interval(summed(tmp_path, confidence, right).pairs, metric="gap")
     theirs = metrics.confidence_interval(confidence, right, metric="gap")
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), rel=1e-4)
