@@ -43,6 +43,14 @@ MEGABYTES_PER_THREAD = 128
 # A merged cell ends when it holds this share of the samples, or has this width.
 SHARE = 1 / 4096
 WIDTH = 1 / 1024
+# Spark's log from its first line on; a log level can only be set once a session has started.
+LOG_OF_ERRORS = """
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+"""
 
 
 def __dir__() -> list[str]:
@@ -402,15 +410,19 @@ def _spark(source: object, session: "SparkSession | None") -> "Iterator[SparkSes
         yield given
         return
     cores = os.cpu_count() or 1
-    settings: dict[str, str | bool | int | float | None] = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "localhost",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.log.level": "ERROR",
-        "spark.sql.shuffle.partitions": str(4 * cores),
-    }
-    started = SparkSession.builder.master(f"local[{cores}]").appName("calibrant").config(map=settings).getOrCreate()
+    with tempfile.TemporaryDirectory(prefix="calibrant-") as folder:
+        errors_only = Path(folder, "log4j2.properties")
+        errors_only.write_text(LOG_OF_ERRORS)
+        settings: dict[str, str | bool | int | float | None] = {
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.driver.host": "localhost",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={errors_only.as_uri()}",
+            "spark.sql.shuffle.partitions": str(4 * cores),
+        }
+        started = SparkSession.builder.master(f"local[{cores}]").appName("calibrant").config(map=settings).getOrCreate()
+    started.sparkContext.setLogLevel("ERROR")
     try:
         yield started
     finally:
