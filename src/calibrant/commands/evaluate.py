@@ -168,7 +168,8 @@ def _audit(path: Path, name: str, engine: Engine, options: AuditOptions, begin: 
         margin=options.margin, progress=begin(f"{name}: testing"),
     )  # fmt: skip
     begin(f"{name}: groups and changes")
-    return replace(with_groups_and_changes(found, source, options.watch, options.names), notices=source.notices)
+    found = with_groups_and_changes(found, source, options.watch, options.names)
+    return replace(found, notices=(*source.notices, *found.notices))
 
 
 def _compare(audits: list[Audit], options: AuditOptions) -> list[Compared]:

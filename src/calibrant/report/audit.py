@@ -95,7 +95,7 @@ class Audit:
         groups: Calibration of groups of samples, if these were given.
         over_time: Calibration over time, if times were given.
         change: Change of calibration since a baseline, if one was given.
-        notices: What was assumed of the file, or is doubtful, in sentences.
+        notices: What was assumed of the file, or is doubtful about it or the recalibration, in sentences.
     """
 
     name: str
@@ -215,9 +215,10 @@ def audit(
             problem = str(error)
     parts = {score: metrics.decomposition(predictions, score=score) for score in ("log_loss", "brier")}
     done(1.0)
+    notices = () if repaired is None else tuple(repaired.calibrator.notices_)
     return Audit(
         name, predictions.task, predictions, scores, intervals, findings, parts, repaired, problem, bins,
-        convention, seed,
+        convention, seed, notices=notices,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.frames import Array
+from calibrant.frames import Array, IndexArray
 from calibrant.inputs import IGNORED
 from calibrant.metrics import InputWarning, judge
 from calibrant.metrics.binned import ConventionName
@@ -15,21 +15,15 @@ from calibrant.metrics.evaluate import Scores
 from calibrant.metrics.predictions import Predictions, Task
 from calibrant.metrics.proper import log_losses
 from calibrant.metrics.tests import Judgement
-from calibrant.posthoc import (
-    AutoCalibration,
-    FitWarning,
-    MultiLabelCalibration,
-    TemperatureScaling,
-    logits_from_probabilities,
-)
+from calibrant.posthoc import FitWarning, MultiLabelCalibration, TemperatureScaling, logits_from_probabilities
+from calibrant.posthoc.cross_validation import HeldOut, canonical_order
+from calibrant.posthoc.registry import METHODS
 from calibrant.report.statistics import mean_and_error, scores_of
 
 # Fewest samples that are fitted on halves.
 MIN_SAMPLES = 10
 # Beyond so many numbers, or labels, the mixture of methods takes minutes, and a quicker method is tried in its place.
 MOST_NUMBERS, MOST_LABELS = 2**23, 20
-# Confidence above that of guessing that still says something.
-LEAST_CONFIDENCE = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +55,6 @@ class Repair:
             "description": self.description,
             "temperature": getattr(self.calibrator, "temperature_", None) if self.method == "temperature" else None,
             "weights": getattr(self.calibrator, "weights_", None) if self.method == "auto" else None,
-            "notices": list(self.calibrator.notices_),
             "cross_fitted_log_loss": self.tried,
             **self.scores.to_dict(),
             "views": [test_of_view(found) for found in self.judgements],
@@ -94,29 +87,19 @@ def recalibrated(
     """
     if given.samples < MIN_SAMPLES:
         raise ValueError(f"{given.samples} samples are too few to check it on halves")
-    order = np.random.default_rng(seed).permutation(given.samples)
-    halves = order[: len(order) // 2], order[len(order) // 2 :]
-    weight = given.sample_weight
-    cross_fitted: dict[str, Predictions] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
         warnings.simplefilter("ignore", InputWarning)  # the notices of the predictions say it
         logits, target = _fitted_on(given)
-        for name in _candidates(given):
-            crossed: list[Array] = []
-            for fit, apply in (halves, halves[::-1]):
-                fitted = _fit(name, given.task, logits[fit], target[fit], None if weight is None else weight[fit])
-                crossed.append(np.asarray(fitted.predict_proba(logits[apply])))
-            both = np.empty((len(target), *crossed[0].shape[1:]), crossed[0].dtype)
-            both[halves[1]], both[halves[0]] = crossed
-            cross_fitted[name] = _with(given, both)
+        halves = _halves(given, logits, target, seed)
+        cross_fitted = {name: _cross_fitted(name, given, logits, target, halves) for name in _candidates(given)}
         losses = {name: log_losses(one) for name, one in cross_fitted.items()}
         chosen = _best(given, losses)
-        calibrator = _fit(chosen, given.task, logits, target, weight)
+        calibrator = _fit(chosen, given.task, logits, target, given.sample_weight)
     after = cross_fitted[chosen]
     return Repair(
         chosen,
-        _described(chosen, calibrator, after),
+        _described(chosen, calibrator),
         calibrator,
         after,
         tried={name: mean_and_error(given, loss)[0] for name, loss in losses.items()},
@@ -144,11 +127,36 @@ def _fitted_on(given: Predictions) -> tuple[Array, Any]:
     return logits_from_probabilities(given.probabilities), given.target
 
 
+def _halves(given: Predictions, logits: Array, target: Any, seed: int) -> tuple[IndexArray, IndexArray]:
+    """Two random halves of the samples, the same in whatever order the rows came."""
+    if given.task in ("confidence", "multi-label"):  # logits of events, which others may join: against that of none
+        logits = np.column_stack((np.zeros(len(logits)), logits))
+    classes = (target == 1).sum(1) if given.task == "multi-label" else target
+    order = canonical_order(HeldOut(logits, classes, given.sample_weight))
+    shuffled = order[np.random.default_rng(seed).permutation(len(order))]
+    middle = len(order) // 2
+    return shuffled[:middle], shuffled[middle:]
+
+
+def _cross_fitted(
+    name: str, given: Predictions, logits: Array, target: Any, halves: tuple[IndexArray, IndexArray]
+) -> Predictions:
+    """Each half recalibrated by a fit on the other."""
+    weight = given.sample_weight
+    parts: list[Array] = []
+    for fit, apply in (halves, halves[::-1]):
+        fitted = _fit(name, given.task, logits[fit], target[fit], None if weight is None else weight[fit])
+        parts.append(np.asarray(fitted.predict_proba(logits[apply])))
+    found = np.concatenate(parts)
+    probabilities = np.empty_like(found)
+    probabilities[np.concatenate(halves[::-1])] = found
+    return _with(given, probabilities)
+
+
 def _fit(name: str, task: Task, logits: Array, target: Any, weight: Array | None) -> Any:
     if task == "multi-label":
         return MultiLabelCalibration(name).fit(logits, target, sample_weight=weight, ignore_index=IGNORED)
-    calibrator = TemperatureScaling() if name == "temperature" else AutoCalibration()
-    return calibrator.fit(logits, target, sample_weight=weight, ignore_index=None)
+    return METHODS[name]().fit(logits, target, sample_weight=weight, ignore_index=None)
 
 
 def _with(given: Predictions, probabilities: Array) -> Predictions:
@@ -171,21 +179,12 @@ def _best(given: Predictions, losses: dict[str, Array]) -> str:
     return best
 
 
-def _described(name: str, calibrator: Any, predictions: Predictions) -> str:
+def _described(name: str, calibrator: Any) -> str:
     if isinstance(calibrator, MultiLabelCalibration):
         words = {"auto": "a mixture of methods", "temperature": "a temperature", "platt": "Platt scaling"}
         return f"{words[name]} for each label"
     if isinstance(calibrator, TemperatureScaling):
-        return f"temperature {calibrator.temperature_:.3g}{_emptied(predictions)}"
+        return f"temperature {calibrator.temperature_:.3g}"
     shares = sorted(calibrator.weights_.items(), key=lambda each: -each[1])
-    if len(shares) == 1:
-        return f"the method {shares[0][0]}, chosen among several,"
     named = ", ".join(f"{member} {share:.0%}" for member, share in shares[:3])
     return f"a mixture of methods ({named}{', and others' if len(shares) > 3 else ''})"
-
-
-def _emptied(predictions: Predictions) -> str:
-    """A remark if recalibrated predictions say nothing."""
-    if predictions.classes is None or float(predictions.confidence.max()) > 1 / predictions.classes + LEAST_CONFIDENCE:
-        return ""
-    return ", which makes all classes nearly equally likely,"
