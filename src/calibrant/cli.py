@@ -101,9 +101,9 @@ def evaluate(
     options = AuditOptions(names, bins, convention, draws, seed, margin / 100, engine, memory_limit, watch)
     failed = evaluate_files(files, options, report=report, as_json=json)
     if failed:
-        from calibrant.commands import printable
+        from calibrant.report.formats import clean
 
-        sys.stderr.write("".join(f"calibrant: {printable(sentence)}\n" for sentence in failed))
+        sys.stderr.write("".join(f"calibrant: {clean(sentence)}\n" for sentence in failed))
         sys.exit(1)
 
 
@@ -184,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except (ValueError, ImportError, OSError, MemoryError, CycloptsError) as error:
-        from calibrant.commands import printable
+        from calibrant.report.formats import clean
 
-        sys.stderr.write(f"calibrant: {printable(' '.join(str(error).split()))}\n")
+        sys.stderr.write(f"calibrant: {clean(str(error))}\n")
         sys.exit(2)

@@ -105,8 +105,8 @@ def test_of_two_classes_the_scores_are_those_of_the_risk() -> None:
     assert found.scores.gap == pytest.approx(risk.mean() - event.mean())
     assert found.scores.accuracy == metrics.accuracy(given)
     assert found.scores.log_loss == metrics.log_loss(given)
-    assert found.findings[0].average.gap.value == pytest.approx(found.scores.gap)
-    assert {entry.convention for entry in found.scores if entry.key == "gap"} == {"mean P(y = 1) - its share"}
+    assert found.findings[0].gap.value == pytest.approx(found.scores.gap)
+    assert {entry.convention for entry in found.scores if entry.key == "gap"} == {"P(y = 1); mean - share"}
 
 
 def test_intervals_hold_the_values_and_those_of_losses_are_normal() -> None:
@@ -208,9 +208,9 @@ def test_a_weight_of_two_is_the_sample_twice() -> None:
     weighted = metrics.predictions(probabilities=risk, target=event, sample_weight=times)
     repeated = metrics.predictions(probabilities=risk.repeat(times), target=event.repeat(times))
     one, other = (report.audit("model", each, draws=10, repair=False) for each in (weighted, repeated))
-    factors = [each.findings[0].average.factor for each in (one, other)]
-    assert None not in factors
-    assert tuple(factors[0] or ()) == pytest.approx(tuple(factors[1] or ()))
+    factors = [each.findings[0].factor for each in (one, other)]
+    ends = [(factor.value, factor.low, factor.high) for factor in factors if factor is not None]
+    assert ends[0] == pytest.approx(ends[1])
     for key in ("gap", "log_loss", "brier"):
         assert (one.intervals[key].low, one.intervals[key].high) == pytest.approx(
             (other.intervals[key].low, other.intervals[key].high)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from calibrant.commands import Engine, printable
+from calibrant.commands import Engine
 from calibrant.commands.monitor import Watch, append_history, check_history, failures, with_groups_and_changes
 from calibrant.commands.terminal import (
     Advance,
@@ -35,6 +35,7 @@ from calibrant.metrics.intervals import Comparison
 from calibrant.metrics.predictions import Predictions
 from calibrant.report import audit
 from calibrant.report.audit import Audit, audit_table
+from calibrant.report.formats import clean
 from calibrant.report.statistics import weights_of
 
 # Fewest samples that two models must share to be compared.
@@ -145,10 +146,10 @@ def _check_place(path: Path) -> None:
 def model_names(paths: Sequence[Path]) -> list[str]:
     """Short unique names of the files: their stems, or as much of their paths as needed."""
     for named in (lambda path: path.stem, lambda path: path.name, str):
-        names = [printable(named(path)) for path in paths]
+        names = [clean(named(path)) for path in paths]
         if len(set(names)) == len(names):
             return names
-    return [f"{k}: {printable(str(path))}" for k, path in enumerate(paths, 1)]
+    return [f"{k}: {clean(str(path))}" for k, path in enumerate(paths, 1)]
 
 
 def _audit(path: Path, name: str, engine: Engine, options: AuditOptions, begin: Callable[[str], Advance]) -> Audit:

@@ -20,14 +20,7 @@ from calibrant.metrics.proper import brier_losses, log_losses
 from calibrant.metrics.registry import metrics_table
 from calibrant.metrics.tests import CalibrationTest, Judgement
 from calibrant.report.repair import Repair, recalibrated, test_of_view
-from calibrant.report.statistics import (
-    OF_TOP_LABEL,
-    AverageError,
-    average_error,
-    mean_interval,
-    score_of_risk,
-    scores_of,
-)
+from calibrant.report.statistics import OF_TOP_LABEL, factor_of, mean_interval, score_of_risk, scores_of
 from calibrant.report.verdict import verdict_of
 
 # Samples times draws of the interval of ECE: beyond, fewer draws are made, but no fewer than 200.
@@ -48,26 +41,38 @@ class Finding(Judgement):
         view: What is judged.
         test: Test of calibration with ESD, by consistency resampling.
         p_value: Its p-value, corrected by Holm's method for the number of classes or labels.
-        average: Average error, in points or as a factor.
+        gap: Mean probability minus the share that came true.
+        factor: The larger of the two over the smaller, if that describes the error of an event better; else None.
         equivalence: Whether the error is shown to be within the margin.
         analytic: Spiegelhalter's, Kolmogorov-Smirnov's and Kuiper's test.
         line: Calibration slope and intercept; None if there is no finite line.
         ici: Integrated calibration index.
     """
 
-    average: AverageError
+    gap: Interval
+    factor: Interval | None
     equivalence: Equivalence
     analytic: tuple[ClosedFormTest, ...]
     line: CalibrationLine | None
     ici: float
 
+    @property
+    def amount(self) -> str:
+        """Size of the average error in words, with its interval."""
+        if self.factor is not None:
+            low, high = self.factor.low, self.factor.high
+            return f"by a factor of {self.factor.value:.2f} (95 % interval {low:.2f} to {high:.2f})"
+        low, high = (self.gap.low, self.gap.high) if self.gap.value > 0 else (-self.gap.high, -self.gap.low)
+        size = f"{100 * abs(self.gap.value):.2f} points on average"
+        return f"by {size} (95 % interval {100 * low:z.2f} to {100 * high:z.2f})"
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, ready for JSON."""
-        equal, factor = self.equivalence, self.average.factor
+        equal = self.equivalence
         return test_of_view(self) | {
             "test": asdict(self.test),
-            "gap": asdict(self.average.gap),
-            "factor": None if factor is None else factor._asdict(),
+            "gap": asdict(self.gap),
+            "factor": self.factor and asdict(self.factor),
             "equivalence": asdict(equal) | {"on_average": equal.on_average, "everywhere": equal.everywhere},
             "analytic": [asdict(test) for test in self.analytic],
             "calibration_line": None if self.line is None else self.line._asdict(),
@@ -232,7 +237,8 @@ def _finding(judgement: Judgement, margin: float) -> Finding:
         view,
         judgement.test,
         judgement.p_value,
-        average=average_error(view),
+        gap=metrics.confidence_interval(pairs, metric="gap"),
+        factor=factor_of(view),
         equivalence=metrics.equivalence(pairs, margin=margin),
         analytic=(
             metrics.closed_form_test(pairs, statistic="spiegelhalter"),
@@ -310,6 +316,6 @@ def audit_table(
         entries = [score_of_risk(one, sums.names) for one in entries if one.key not in OF_TOP_LABEL]
     scores = Scores(sums.samples, sums.classes, tuple(entries))
     return Audit(
-        name, TASKS[sums.judged], sums.pairs, scores, {"gap": findings[0].average.gap}, findings, {}, None, "", bins,
+        name, TASKS[sums.judged], sums.pairs, scores, {"gap": findings[0].gap}, findings, {}, None, "", bins,
         convention, seed, notices=(*sums.notices, *notices, ABOUT_CELLS),
     )  # fmt: skip

@@ -9,24 +9,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from calibrant.files import write_whole
 from calibrant.metrics.binned import CONVENTIONS
 from calibrant.metrics.closed_form import p_value
-from calibrant.metrics.evaluate import Score
-from calibrant.metrics.intervals import Comparison, Interval
+from calibrant.metrics.intervals import Comparison
 from calibrant.metrics.proper import came_true, mean_confidence
 from calibrant.metrics.registry import METRICS, for_task
 from calibrant.metrics.registry import label as measure
 from calibrant.metrics.registry import number as measured
 from calibrant.report.audit import Audit
 from calibrant.report.figures import classwise_plot, cumulative_plot, groups_plot, reliability_diagram, time_plot
-from calibrant.report.formats import NO_BREAK, as_sentence, bare_p, clean, counted, percent, sentence
-from calibrant.report.statistics import LOSS_NAMES, MOST_ROWS, class_rows, floor_note
+from calibrant.report.formats import as_sentence, bare_p, clean, counted, ends, in_unit, percent, points
+from calibrant.report.statistics import MOST_ROWS, class_rows
 from calibrant.report.style import inline_svg, same_axes
-from calibrant.report.verdict import caveat
 
 # Two names, and their comparison, or the reason why they are not compared.
 Compared = tuple[str, str, Comparison | str]
@@ -34,8 +32,9 @@ Compared = tuple[str, str, Comparison | str]
 REPAIRED = ("gap", "ece", "equal_mass_ece", "smooth_ece", "ks_error", "esd", "classwise_ece", "log_loss", "brier")
 # Groups in a table; the rest are counted.
 MOST_GROUPS = 40
-SIGNED_ZERO = re.compile(r"[+-]0\.0+( %)?")
-POWER = re.compile(r"(-?[\d.]+)e([+-]\d+)")
+MINUS = re.compile(r"(?<![\w.)-])-(?=\d)")
+UNBROKEN = re.compile(r"(?<=\bp) (?=[<=])|(?<=[<=]) (?=\d)|(?<=temperature) (?=\d)|(?<=\d) (?=%|points|samples)")
+POWER = re.compile(r"([\d.]+)e([+-])0*(\d+)")
 
 
 class Provenance(NamedTuple):
@@ -97,7 +96,7 @@ def render(
     comparisons = [(clean(first), clean(second), found) for first, second, found in comparisons]
     files = resources.files("calibrant.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    filters = (number, isolated, percent, points, ends, sentence, as_sentence, bare_p, counted)
+    filters = (typeset, isolated, percent, points, ends, as_sentence, bare_p, counted)
     environment.filters |= {each.__name__: each for each in filters}
     page = environment.from_string(files.joinpath("page.html.jinja").read_text(encoding="utf-8"))
     scores = [score for audit in audits for score in audit.scores]
@@ -113,7 +112,7 @@ def render(
         meanings={score.key: for_task(METRICS[score.key], score.task) for score in scores}.values(),
         footer=_footer(audits),
         made=made,
-        losses=LOSS_NAMES,
+        measure=measure,
         most_groups=MOST_GROUPS,
     )
 
@@ -162,7 +161,7 @@ def _comparison(first: str, second: str, compared: Comparison) -> dict[str, str]
 
 def _score_rows(audits: Sequence[Audit]) -> list[dict[str, Any]]:
     """The table of all scores: a row for each, a cell for each model."""
-    found = [_by_key(audit.scores) for audit in audits]
+    found = [{entry.key: entry for entry in audit.scores} for audit in audits]
     rows = []
     for key, entry in {key: entry for entries in found for key, entry in entries.items()}.items():
         notes = [entries[key].convention if key in entries else "" for entries in found]
@@ -178,13 +177,9 @@ def _score_rows(audits: Sequence[Audit]) -> list[dict[str, Any]]:
     return rows
 
 
-def _by_key(scores: Any) -> dict[str, Score]:
-    return {entry.key: entry for entry in scores}
-
-
 def _model(audit: Audit, figures: dict[str, Markup]) -> dict[str, Any]:
     """One model: the audit, its figures, and what is computed for the page."""
-    view, note = audit.findings[0].view, caveat(audit)
+    view = audit.findings[0].view
     stated = {"stated": "mean confidence", "came": "accuracy"}
     if view.of_event:
         stated = {"stated": f"mean P({view.name})", "came": "share"}
@@ -196,15 +191,11 @@ def _model(audit: Audit, figures: dict[str, Markup]) -> dict[str, Any]:
         "figures": figures,
         "facts": list(_facts(audit)),
         "tests": [] if audit.task == "multi-label" else list(_tests(audit)),
-        "maps": "; ".join(
-            [*(f"{LOSS_NAMES[key]}: {part.recalibration}" for key, part in audit.parts.items()),
-             *filter(None, [floor_note(audit.predictions)])]
-        ),
+        "maps": "; ".join(f"{measure(key)}: {part.recalibration}" for key, part in audit.parts.items()),
         "columns": stated,
         "repaired": list(_before_and_after(audit)),
-        "caveat": note and f"{as_sentence(note)} Audit the logits to be sure.",
         "classes": _classes(audit) if _has_classes(audit) else None,
-    }  # fmt: skip
+    }
 
 
 def _event(audit: Audit) -> str | None:
@@ -261,33 +252,28 @@ def _figures(audits: Sequence[Audit]) -> list[dict[str, Markup]]:
 
 def _described(figure: str, audit: Audit) -> str:
     """Description of a figure for screen readers."""
-    scores, name = audit.scores, audit.name
-    event = _event(audit)
+    name, event = audit.name, _event(audit)
     stated, came = ("confidence", "accuracy") if event is None else ("probability", f"share of {event}")
     match figure:
         case "reliability":
-            sure, right = percent(mean_confidence(audit.judged)), percent(came_true(audit.judged))
-            ece = percent(scores.ece)
-            return f"Reliability diagram of {name}: mean {stated} {sure}, {came} {right}, ECE {ece}"
+            means = f"mean {stated} {percent(mean_confidence(audit.judged))}, {came} {percent(came_true(audit.judged))}"
+            return f"Reliability diagram of {name}: {means}, ECE {percent(audit.scores.ece)}"
         case "repair":
-            ece = "" if audit.repair is None else percent(audit.repair.scores.ece)
-            return f"Reliability diagram of {name} after recalibration: ECE {ece}"
+            return f"Reliability diagram of {name} after recalibration"
         case "cumulative":
-            largest = f"they differ by at most {100 * scores.ks_error:.2f} points, the KS error"
+            largest = f"they differ by at most {100 * audit.scores.ks_error:.2f} points, the KS error"
             return f"Cumulative {came} and {stated} of {name}: {largest}"
         case "over_time":
             return f"Gap of {name} over time"
         case _:
-            each, first = ("class", "largest") if figure == "classes" else ("group", "worst")
-            return f"Gap of each {each} of {name}, the {first} on top"
+            return f"Gaps of {figure} of {name}, the worst on top"
 
 
 def _facts(audit: Audit) -> Iterator[dict[str, str]]:
     """The first numbers that a reader needs, with their intervals."""
-    shown = _by_key(audit.scores)
-    event = _event(audit)
+    event, shown = _event(audit), {entry.key: entry for entry in audit.scores}
     notes = {
-        "gap": "points",
+        "gap": "",
         "ece": f"{audit.bins or CONVENTIONS[audit.convention].bins:,} bins ({audit.convention})",
         "log_loss": "",
         "esd": "" if audit.task == "multi-label" else p_value(audit.test.p_value),  # its test is that of single labels
@@ -299,28 +285,22 @@ def _facts(audit: Audit) -> Iterator[dict[str, str]]:
         shares = {f"share of {event}": came_true(audit.judged), "mean probability": mean_confidence(audit.judged)}
         for label, share in shares.items():
             yield {"label": label, "value": percent(share), "note": "", "interval": ""}
-    for key in [key for key in notes if key in shown]:
-        between = audit.intervals.get(key)
-        interval = ""
-        if between is not None:
-            interval = ends(between) if key == "gap" else Markup("{} to {}").format(
-                *(number(measured(key, end)) for end in (between.low, between.high))
-            )  # fmt: skip
-        value = str(shown[key]).removesuffix(" %") if key == "gap" else str(shown[key])
-        yield {"label": shown[key].label, "value": value, "note": notes[key], "interval": interval}
+    for key, note in notes.items():
+        if key in shown:
+            between = audit.intervals.get(key)
+            interval = "" if between is None else in_unit(between)
+            yield {"label": shown[key].label, "value": str(shown[key]), "note": note, "interval": interval}
 
 
 def _tests(audit: Audit) -> Iterator[tuple[str, str]]:
     """The tests of the first view."""
     first = audit.findings[0]
-    esd = number(measured("esd", first.test.statistic))
-    yield "ESD, resampled", Markup("{}, {}").format(esd, p_value(first.p_value))
+    yield "ESD, resampled", f"{measured('esd', first.test.statistic)}, {p_value(first.p_value)}"
     for test in first.analytic:
-        yield test.name, sentence(f"{test.statistic:z.2f}, {p_value(test.p_value)}")
-    line = "there is none that is finite" if first.line is None else str(first.line)
-    yield "Calibration line", sentence(line)
+        yield test.name, f"{test.statistic:z.2f}, {p_value(test.p_value)}"
+    yield "Calibration line", "there is none that is finite" if first.line is None else str(first.line)
     yield "Integrated calibration index", percent(first.ici)
-    yield "Equivalence", sentence(str(first.equivalence))
+    yield "Equivalence", str(first.equivalence)
 
 
 def _classes(audit: Audit) -> dict[str, Any]:
@@ -338,54 +318,34 @@ def _classes(audit: Audit) -> dict[str, Any]:
 def _before_and_after(audit: Audit) -> Iterator[dict[str, str]]:
     if audit.repair is None:
         return
-    before, after = _by_key(audit.scores), _by_key(audit.repair.scores)
-    for key in REPAIRED:
-        if key in before and key in after:
-            yield {"label": before[key].label, "before": str(before[key]), "after": str(after[key])}
-    for name, kinds in (("p", ("confidence", "top label", "risk")), ("smallest p", ("class", "label"))):
-        found = [
-            [each.p_value for each in judged if each.view.kind in kinds]
-            for judged in (audit.findings, audit.repair.judgements)
-        ]
-        if all(found):
-            views = {each.view.kind for each in audit.findings} & set(kinds)
-            of = "classes" if "class" in views else f"{views.pop()}{'s' if 'label' in views else ''}"
-            yield {"label": f"{name}, {of}", "before": bare_p(min(found[0])), "after": bare_p(min(found[1]))}
+    after = {entry.key: entry for entry in audit.repair.scores}
+    for entry in audit.scores:
+        if entry.key in REPAIRED and entry.key in after:
+            yield {"label": entry.label, "before": str(entry), "after": str(after[entry.key])}
+    smallest: dict[str, tuple[float, float]] = {}
+    for one, other in zip(audit.findings, audit.repair.judgements, strict=True):
+        before, now = smallest.get(one.view.kind, (1.0, 1.0))
+        smallest[one.view.kind] = min(before, one.p_value), min(now, other.p_value)
+    for kind, (before, now) in smallest.items():
+        of = f"smallest p of a {kind}" if kind in ("class", "label") else f"p, {kind}"
+        yield {"label": of, "before": bare_p(before), "after": bare_p(now)}
 
 
-def number(text: str) -> Markup:
-    """Format a number: with a true minus, powers of ten, and no sign if it rounds to 0.
+def typeset(text: object) -> Markup:
+    """Text as the terminal shows it, with true minus signs, powers of ten, and no break inside "p < 0.001".
 
     Example:
-        >>> print(number("-2.34e-03"), number("0.1274"), number("-0.00"))
-        −2.34 × 10<sup>−3</sup> 0.1274 0.00
+        >>> print(typeset("a gap of -0.5, ESD -2.34e-03"))
+        a gap of −0.5, ESD −2.34 × 10<sup>−3</sup>
     """
-    if SIGNED_ZERO.fullmatch(text):
-        text = text[1:]
-    parts = POWER.fullmatch(text)
-    if parts is not None:
-        return Markup("{} × 10<sup>{}</sup>").format(_minus(parts[1]), _minus(str(int(parts[2]))))  # noqa: RUF001
-    return Markup("{}").format(_minus(text).replace(" %", f"{NO_BREAK}%"))
+    unbroken = UNBROKEN.sub("\N{NO-BREAK SPACE}", MINUS.sub("\N{MINUS SIGN}", str(text)))
+    return Markup(POWER.sub(_power, escape(unbroken)))  # noqa: S704 (escaped)
 
 
-def points(share: float) -> str:
-    """A difference of shares in points, with its sign.
-
-    Example:
-        >>> print(points(0.0123), points(-0.004), points(0.0))
-        +1.23 −0.40 0.00
-    """
-    return str(number(f"{100 * share:+z.2f}"))
-
-
-def ends(gap: Interval) -> str:
-    """The interval of a gap in points.
-
-    Example:
-        >>> print(ends(Interval("gap", 0.01, -0.001, 0.021, 0.95, "jackknife")))
-        −0.10 to 2.10
-    """
-    return f"{number(f'{100 * gap.low:z.2f}')} to {number(f'{100 * gap.high:z.2f}')}"
+def _power(number: re.Match[str]) -> str:
+    digits, sign, exponent = number.groups()
+    sign = "\N{MINUS SIGN}" if sign == "-" else ""
+    return f"{digits} × 10<sup>{sign}{exponent}</sup>"  # noqa: RUF001
 
 
 def isolated(name: str) -> Markup:
@@ -396,7 +356,3 @@ def isolated(name: str) -> Markup:
         <bdi>a &amp; b</bdi>
     """
     return Markup("<bdi>{}</bdi>").format(name)
-
-
-def _minus(text: str) -> str:
-    return f"\N{MINUS SIGN}{text[1:]}" if text.startswith("-") else text
