@@ -109,8 +109,10 @@ def test_gaps_of_groups_and_windows_stand_where_the_result_says() -> None:
     event = rng.random(600) < risk - 0.3 * (region == "a$b")
     by_group = metrics.calibration_by_group(risk, event, groups=region)
     figure = report.figures.groups_plot(by_group)
-    values = [float(np.array(line.get_xdata())[0]) for line in figure.axes[0].lines[1:]]
-    assert values == pytest.approx([100 * group.gap.value for group in by_group.groups])
+    dots_of_groups = figure.axes[0].collections[1]
+    assert np.asarray(dots_of_groups.get_offsets())[:, 0].tolist() == pytest.approx(
+        [100 * group.gap.value for group in by_group.groups]
+    )
     assert b"a$b" in drawn(figure)
     over_time = metrics.calibration_over_time(risk, event, time=np.arange(600))
     axes = report.figures.time_plot(over_time).axes[0]
