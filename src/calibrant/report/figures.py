@@ -21,11 +21,11 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 from calibrant.frames import Array
 from calibrant.metrics.binned import BinTable, ConventionName, equal_width_bins
 from calibrant.metrics.change import TimeCalibration
-from calibrant.metrics.groups import GroupCalibration, GroupScore
-from calibrant.metrics.intervals import Interval
-from calibrant.metrics.predictions import Predictions
+from calibrant.metrics.groups import GroupCalibration
+from calibrant.metrics.intervals import Interval, confidence_interval
+from calibrant.metrics.predictions import Predictions, views
 from calibrant.report.formats import shortened
-from calibrant.report.statistics import ERRORS, MOST_ROWS, ClassRow, class_rows, excludes_zero, wilson_interval
+from calibrant.report.statistics import ERRORS, excludes_zero, wilson_interval
 from calibrant.report.style import (
     ACCENT,
     GAP,
@@ -43,6 +43,8 @@ __all__ = ["classwise_plot", "cumulative_plot", "groups_plot", "reliability_diag
 
 # Largest number of points: more could not be distinguished.
 MOST_POINTS = 400
+# Largest number of classes or groups: the worst are the interesting ones.
+MOST_ROWS = 20
 # Longest name beside an axis; the table beside the figure has the whole name.
 LABEL_LETTERS = 28
 
@@ -252,6 +254,8 @@ def short_confidence(confidence: float) -> str:
 def classwise_plot(predictions: Predictions, *, title: str | None = None, ax: Axes | None = None) -> Figure:
     """Mean probability minus share of classes or labels, with 95 % intervals: the 20 largest gaps, the largest on top.
 
+    Of more than 50 classes, those 50 that the model expects most often are compared; of two classes, class 1 is shown.
+
     Args:
         predictions: Predictions from ``metrics.predictions``, with probabilities or logits.
         title: As in :func:`reliability_diagram`.
@@ -259,14 +263,18 @@ def classwise_plot(predictions: Predictions, *, title: str | None = None, ax: Ax
 
     Example:
         >>> from calibrant import metrics, report
-        >>> given = metrics.predictions(probabilities=[[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], target=[0, 1, 1])
-        >>> [label.get_text() for label in report.figures.classwise_plot(given).axes[0].get_yticklabels()]
-        ['0', '1']
+        >>> p = [[0.9, 0.1, 0.0], [0.2, 0.7, 0.1], [0.6, 0.2, 0.2]]
+        >>> figure = report.figures.classwise_plot(metrics.predictions(probabilities=p, target=[0, 1, 2]))
+        >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
+        ['0', '2', '1']
     """
-    rows = class_rows(predictions)
-    wrong = [excludes_zero(row.gap) for row in rows]
+    predictions.of_classes("a plot of classes")
+    classes = [view for view in views(predictions) if view.of_event and len(view.pairs) > 1]
+    gaps = [confidence_interval(view.pairs, metric="gap") for view in classes]
+    worst = sorted(zip(classes, gaps, strict=True), key=lambda each: -abs(each[1].value))[:MOST_ROWS]
+    rows = [(view.name, gap, excludes_zero(gap)) for view, gap in worst]
     kind = "label" if predictions.task == "multi-label" else "class"
-    return _plot_rows(rows, wrong, kind, ("interval excludes 0", "average gap within chance"), title, ax)
+    return _plot_rows(rows, kind, ("interval excludes 0", "average gap within chance"), title, ax)
 
 
 def groups_plot(found: GroupCalibration, *, title: str | None = None, ax: Axes | None = None) -> Figure:
@@ -285,9 +293,8 @@ def groups_plot(found: GroupCalibration, *, title: str | None = None, ax: Axes |
         >>> [label.get_text() for label in report.figures.groups_plot(found).axes[0].get_yticklabels()]
         ['south', 'north']
     """
-    worst = found.groups[:MOST_ROWS]
-    wrong = [group.rejected for group in worst]
-    return _plot_rows(worst, wrong, "group", ("rejected", "not rejected"), title, ax)
+    rows = [(group.name, group.gap, group.rejected) for group in found.groups[:MOST_ROWS]]
+    return _plot_rows(rows, "group", ("rejected", "not rejected"), title, ax)
 
 
 def time_plot(found: TimeCalibration, *, title: str | None = None, ax: Axes | None = None) -> Figure:
@@ -337,25 +344,20 @@ def _place_of_change(found: TimeCalibration) -> float:
 
 
 def _plot_rows(
-    rows: Sequence[ClassRow | GroupScore],
-    wrong: Sequence[bool],
-    kind: str,
-    labels: tuple[str, str],
-    title: str | None,
-    ax: Axes | None,
+    rows: Sequence[tuple[str, Interval, bool]], kind: str, labels: tuple[str, str], title: str | None, ax: Axes | None
 ) -> Figure:
-    """Gaps one below the other, with labels for those that are wrong and those that are not."""
-    shown = {GAP: any(wrong), ACCENT: not all(wrong)}
-    handles = [_dot(colour, label) for (colour, there), label in zip(shown.items(), labels, strict=True) if there]
+    """Names, gaps, and whether they are wrong, one below the other, with labels for those that are and are not."""
+    colours = [GAP if wrong else ACCENT for _, _, wrong in rows]
+    handles = [_dot(colour, label) for colour, label in zip((GAP, ACCENT), labels, strict=True) if colour in colours]
 
     def draw(axes: Axes) -> None:
-        place, colours = np.arange(len(rows)), [GAP if each else ACCENT for each in wrong]
-        low, value, high = _ends([row.gap for row in rows])
+        place = np.arange(len(rows))
+        low, value, high = _ends([gap for _, gap, _ in rows])
         axes.axvline(0, color=INK, linewidth=1)
         axes.hlines(place, low, high, color=colours, linewidth=1.8)
         axes.scatter(value, place, s=5.5**2, color=colours, edgecolor=PAPER, linewidth=0.8, zorder=3)
         axes.set(xlabel="stated minus observed, points", ylabel=kind, ylim=(len(rows) - 0.4, -0.6))
-        axes.set_yticks(place, [shortened(literal(row.name), LABEL_LETTERS) for row in rows])
+        axes.set_yticks(place, [shortened(literal(name), LABEL_LETTERS) for name, _, _ in rows])
         axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
         axes.grid(visible=False, axis="y")
 

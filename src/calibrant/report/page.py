@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from calibrant.files import write_whole
-from calibrant.metrics.binned import CONVENTIONS
+from calibrant.metrics.binned import CONVENTIONS, ece
 from calibrant.metrics.closed_form import p_value
 from calibrant.metrics.intervals import Comparison
 from calibrant.metrics.proper import came_true, mean_confidence
@@ -21,9 +21,15 @@ from calibrant.metrics.registry import METRICS, for_task
 from calibrant.metrics.registry import label as measure
 from calibrant.metrics.registry import number as measured
 from calibrant.report.audit import Audit
-from calibrant.report.figures import classwise_plot, cumulative_plot, groups_plot, reliability_diagram, time_plot
+from calibrant.report.figures import (
+    MOST_ROWS,
+    classwise_plot,
+    cumulative_plot,
+    groups_plot,
+    reliability_diagram,
+    time_plot,
+)
 from calibrant.report.formats import as_sentence, bare_p, clean, counted, ends, in_unit, percent, points
-from calibrant.report.statistics import MOST_ROWS, class_rows
 from calibrant.report.style import inline_svg, same_axes
 
 # Two names, and their comparison, or the reason why they are not compared.
@@ -101,7 +107,6 @@ def render(
     page = environment.from_string(files.joinpath("page.html.jinja").read_text(encoding="utf-8"))
     scores = [score for audit in audits for score in audit.scores]
     return page.render(
-        title=_title(audits, compared=bool(comparisons)),
         css=Markup(files.joinpath("page.css").read_text(encoding="utf-8")),  # noqa: S704 (our own file)
         opening=[clean(sentence) for sentence in opening],
         lead=_lead(audits),
@@ -110,38 +115,25 @@ def render(
         not_compared=[(a, b, found) for a, b, found in comparisons if isinstance(found, str)],
         scores=_score_rows(audits),
         meanings={score.key: for_task(METRICS[score.key], score.task) for score in scores}.values(),
-        footer=_footer(audits),
+        footer=_footer(audits[0]),
         made=made,
         measure=measure,
         most_groups=MOST_GROUPS,
     )
 
 
-def _title(audits: Sequence[Audit], *, compared: bool) -> Markup:
-    if len(audits) == 1:
-        return Markup("Calibration of {}").format(isolated(audits[0].name))
-    words = f"{len(audits)} models compared" if compared else f"Calibration of {len(audits)} models"
-    return Markup("{}").format(words)
-
-
 def _lead(audits: Sequence[Audit]) -> Markup:
-    """Names and sizes of the audited models, shown under the title."""
-    sizes = {audit.scores.title for audit in audits}
+    """Sizes of the audited models, with their names if there are several; shown under the title."""
     if len(audits) == 1:
-        return Markup("{}").format(audits[0].scores.title)
-    *others, last = (isolated(audit.name) for audit in audits)
-    names = Markup("{} and {}").format(Markup(", ").join(others), last)
-    return Markup("{}; {} each").format(names, sizes.pop()) if len(sizes) == 1 else names
+        return escape(audits[0].scores.title)
+    return Markup("; ").join(Markup("{}: {}").format(isolated(audit.name), audit.scores.title) for audit in audits)
 
 
-def _footer(audits: Sequence[Audit]) -> str:
+def _footer(first: Audit) -> str:
     """How the numbers were made."""
-    sizes = sorted({len(audit.predictions) for audit in audits})
-    samples = counted(sizes[0], "sample") if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,} samples"
     return (
-        f"Made by Calibrant {metadata.version('calibrant')} from {samples}. "
-        f"p\N{NON-BREAKING HYPHEN}values of calibration: "
-        f"ESD of {counted(audits[0].test.draws, 'data set')} drawn from a calibrated model, seed {audits[0].seed}; for "
+        f"Made by Calibrant {metadata.version('calibrant')}. p\N{NON-BREAKING HYPHEN}values of calibration: "
+        f"ESD of {counted(first.test.draws, 'data set')} drawn from a calibrated model, seed {first.seed}; for "
         "classes and labels as many as are needed, or Kuiper's test where that is below 1e\N{MINUS SIGN}9."
     )
 
@@ -194,17 +186,13 @@ def _model(audit: Audit, figures: dict[str, Markup]) -> dict[str, Any]:
         "maps": "; ".join(f"{measure(key)}: {part.recalibration}" for key, part in audit.parts.items()),
         "columns": stated,
         "repaired": list(_before_and_after(audit)),
-        "classes": _classes(audit) if _has_classes(audit) else None,
+        "classes": _classes(audit),
     }
 
 
 def _event(audit: Audit) -> str | None:
     """What is stated to happen, if it is not that the prediction is right."""
     return {"binary": f"class {audit.findings[0].view.name}", "multi-label": "labels"}.get(audit.task)
-
-
-def _has_classes(audit: Audit) -> bool:
-    return audit.task in ("multi-class", "multi-label")
 
 
 def _repaired_diagram(audit: Audit) -> Figure | None:
@@ -222,7 +210,9 @@ FIGURES: dict[str, Callable[[Audit], Figure | None]] = {
     ),
     "repair": _repaired_diagram,
     "cumulative": lambda audit: cumulative_plot(audit.judged, event=_event(audit)),
-    "classes": lambda audit: classwise_plot(audit.predictions) if _has_classes(audit) else None,
+    "classes": lambda audit: (
+        classwise_plot(audit.predictions) if audit.task in ("multi-class", "multi-label") else None
+    ),
     "groups": lambda audit: None if audit.groups is None else groups_plot(audit.groups),
     "over_time": lambda audit: None if audit.over_time is None else time_plot(audit.over_time),
 }
@@ -303,16 +293,24 @@ def _tests(audit: Audit) -> Iterator[tuple[str, str]]:
     yield "Equivalence", str(first.equivalence)
 
 
-def _classes(audit: Audit) -> dict[str, Any]:
-    """The classes or labels with the largest gaps, and the p-values of those that were tested."""
-    count = audit.predictions.classes or 0
-    kind, words = ("label", "labels") if audit.task == "multi-label" else ("class", "classes")
-    p = {found.view.name: bare_p(found.p_value) for found in audit.findings if found.view.kind == kind}
-    note = f"The {MOST_ROWS} {words} of {count:,} with the largest gaps." if count > MOST_ROWS else ""
-    if len(p) < count:
-        note += f" Tested are the {len(p):,} that the model expects most often."
-    rows = class_rows(audit.predictions, bins=audit.bins, convention=audit.convention)
-    return {"rows": rows, "p": p, "note": note.strip(), "kind": kind}
+def _classes(audit: Audit) -> dict[str, Any] | None:
+    """The judged classes or labels with the largest gaps; None if single ones are not judged."""
+    judged = [found for found in audit.findings if found.view.kind in ("class", "label")]
+    if not judged:
+        return None
+    worst = sorted(judged, key=lambda found: -abs(found.gap.value))[:MOST_ROWS]
+    rows = []
+    for found in worst:
+        pairs = found.view.pairs
+        error = ece(pairs, bins=audit.bins, convention=audit.convention)
+        stated, share = mean_confidence(pairs), came_true(pairs)
+        rows.append({"found": found, "stated": stated, "share": share, "error": error, "samples": pairs.correct.sum()})
+    kind, count = judged[0].view.kind, audit.predictions.classes or 0
+    words = "labels" if kind == "label" else "classes"
+    note = f"The {MOST_ROWS} {words} with the largest gaps." if len(judged) > MOST_ROWS else ""
+    if len(judged) < count:
+        note = f"{note} Judged are the {len(judged):,} of {count:,} that the model expects most often."
+    return {"rows": rows, "note": note.strip(), "kind": kind}
 
 
 def _before_and_after(audit: Audit) -> Iterator[dict[str, str]]:

@@ -1,25 +1,21 @@
-"""Statistics that an audit needs besides the metrics: scores of risks, factors, mean losses, and gaps of classes."""
+"""Statistics that an audit needs besides the metrics: scores of risks, factors, and intervals of mean losses."""
 
 import math
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
 from calibrant import metrics
-from calibrant.frames import Array, IndexArray, Marks
+from calibrant.frames import Array
 from calibrant.inputs import IGNORED
-from calibrant.metrics import confidence_interval
-from calibrant.metrics.binned import ConventionName, ece
+from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.evaluate import Score, Scores
 from calibrant.metrics.intervals import Interval
-from calibrant.metrics.predictions import Predictions, View, name_of, views
+from calibrant.metrics.predictions import Predictions, View, views
 from calibrant.metrics.registry import METRICS
 
 # Two-sided 95 % of a normal distribution, in standard errors.
 ERRORS = 1.959964
-# Largest number of classes in a table or a figure; the worst classes are the interesting ones.
-MOST_ROWS = 20
 # Scores of the top label, even where the risk of class 1 is judged.
 OF_TOP_LABEL = ("accuracy", "mean_confidence", "aurc")
 # Conventions of scores that name the accuracy, which is the share of class 1 if its risk is judged.
@@ -115,80 +111,3 @@ def mean_interval(metric: str, given: Predictions, losses: Array) -> Interval:
     count = given.samples if given.sample_weight is None else float(given.sample_weight.sum())
     reach = ERRORS * error * math.sqrt(count / max(count - 1, 1))
     return Interval(metric, mean, max(mean - reach, 0.0), mean + reach, 0.95, "jackknife")
-
-
-class ClassRow(NamedTuple):
-    """Scores of one class, or of one label.
-
-    Attributes:
-        name: Its name; its index if it has none.
-        samples: Number of samples of this class.
-        share: Their share of all samples, by weight.
-        probability: Mean probability of this class over all samples; near ``share`` if the model is calibrated.
-        gap: ``probability`` minus ``share``, with its 95 % interval.
-        recall: Share of its samples that are predicted as this class; NaN if there are none.
-        precision: Share of the predictions of this class that are right; NaN if there are none.
-        error: Class-wise ECE.
-    """
-
-    name: str
-    samples: int
-    share: float
-    probability: float
-    gap: Interval
-    recall: float
-    precision: float
-    error: float
-
-
-def class_rows(
-    predictions: Predictions, *, bins: int | None = None, convention: ConventionName = "paper"
-) -> list[ClassRow]:
-    """The 20 classes or labels with the largest gaps, the largest first, without labels that are ignored everywhere.
-
-    A label counts as predicted if its probability is above one half.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> given = metrics.predictions(probabilities=[[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], target=[0, 1, 1])
-        >>> [(row.name, row.samples, round(row.gap.value, 2), row.recall, row.precision) for row in class_rows(given)]
-        [('0', 1, 0.27, 1.0, 0.5), ('1', 2, -0.27, 0.5, 1.0)]
-    """
-    probabilities, target = predictions.of_classes("the breakdown by class")
-    weight = predictions.sample_weight
-    gaps, known = _gaps(probabilities, target, np.ones(len(target)) if weight is None else weight)
-    top = None
-    if predictions.task != "multi-label":
-        top = (probabilities if predictions.logits is None else predictions.logits).argmax(1)
-    worst_first = [int(k) for k in np.argsort(-np.abs(gaps), kind="stable") if known[k]]
-    rows = []
-    for k in worst_first[:MOST_ROWS]:
-        pairs = predictions.of_class(k)
-        predicted = pairs.confidence > 0.5 if top is None else top == k
-        weight = weights_of(pairs)
-        right, came = float(weight @ (predicted & pairs.correct)), float(weight @ pairs.correct)
-        rows.append(ClassRow(
-            name_of(predictions, k),
-            int(pairs.correct.sum()),
-            _ratio(came, pairs.total),
-            _ratio(float(weight @ pairs.confidence.astype(np.float64)), pairs.total),
-            confidence_interval(pairs, metric="gap"),
-            recall=_ratio(right, came),
-            precision=_ratio(right, float(weight @ predicted)),
-            error=ece(pairs, bins=bins, convention=convention),
-        ))  # fmt: skip
-    return rows
-
-
-def _gaps(probabilities: Array, target: IndexArray, weight: Array) -> tuple[Array, Marks]:
-    """Mean probability minus share of each class, by which they are sorted, and which classes have any target."""
-    if target.ndim == 2:
-        known = (target != IGNORED) * weight[:, np.newaxis]
-        totals = np.maximum(known.sum(0), np.finfo(np.float64).tiny)
-        return (known * (probabilities - (target == 1))).sum(0) / totals, (target != IGNORED).any(0)
-    came = np.bincount(target, weights=weight, minlength=probabilities.shape[1])
-    return (weight @ probabilities - came) / weight.sum(), np.ones(len(came), bool)
-
-
-def _ratio(part: float, total: float) -> float:
-    return part / total if total > 0 else float("nan")
