@@ -1,11 +1,10 @@
 """Output on the terminal: audits, tables, notices and progress."""
 
-import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice, takewhile
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -18,7 +17,7 @@ from calibrant.files import json_text
 from calibrant.metrics.closed_form import p_value
 from calibrant.metrics.evaluate import Scores
 from calibrant.metrics.registry import label, number
-from calibrant.report.formats import bare_p, clean, counted, ends, in_unit, points
+from calibrant.report.formats import bare_p, clean, counted, ends, in_unit, points, score_rows
 
 if TYPE_CHECKING:
     from calibrant.report.audit import Audit, Finding
@@ -164,18 +163,14 @@ def print_scores(console: Console, columns: dict[str, Scores], *, title: str = "
         columns: Heading and scores of each column. A missing score is left blank.
         title: Title above the first table.
     """
-    rows: dict[str, str] = {}
-    for scores in columns.values():
-        for entry in scores:
-            rows.setdefault(entry.key, entry.label)
-    cells = {name: {entry.key: entry for entry in scores} for name, scores in columns.items()}
-    width = max(len(str(entry)) for scores in columns.values() for entry in scores)
+    rows = score_rows(list(columns.values()))
+    width = max(len(value) for row in rows for value in row.values)
     width = max(width, *(min(len(name), MOST_HEADING) for name in columns))
     # A column has three characters beside its width.
-    space = console.width - 1 - max(map(len, rows.values()))
+    space = console.width - 1 - max(len(row.label) for row in rows)
     most = max(1, space // (width + 3))
-    for start in range(0, len(cells), most):
-        fitting = dict(islice(cells.items(), start, start + most))
+    for start in range(0, len(columns), most):
+        fitting = dict(islice(columns.items(), start, start + most))
         table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         table.add_column("score", no_wrap=True)
         for name in fitting:
@@ -183,24 +178,10 @@ def print_scores(console: Console, columns: dict[str, Scores], *, title: str = "
         with_convention = space - len(fitting) * (width + 3) >= LEAST_CONVENTION
         if with_convention:
             table.add_column("convention", style="dim")
-        for key, name in rows.items():
-            found = [scores.get(key) for scores in fitting.values()]
-            values = ["" if entry is None else str(entry) for entry in found]
-            shared = _shared([entry.convention for entry in found if entry is not None])
-            table.add_row(name, *values, *([plain(shared)] if with_convention else []))
+        for row in score_rows(list(fitting.values())):
+            table.add_row(row.label, *row.values, *([plain(row.convention)] if with_convention else []))
         console.print(table)
         title = ""
-
-
-def _shared(conventions: Sequence[str]) -> str:
-    """The parts with which all conventions begin: the number of bins of a sweep differs between columns.
-
-    Example:
-        >>> _shared(["P(y = 1); equal mass, 13 bins chosen", "P(y = 1); equal mass, 6 bins chosen"])
-        'P(y = 1); equal mass'
-    """
-    parts = zip(*(re.split("(?=[,;] )", each) for each in conventions), strict=False)
-    return "".join(same[0] for same in takewhile(lambda each: len(set(each)) == 1, parts))
 
 
 def show_notices(console: Console, notices: Sequence[str], about: str = "") -> None:

@@ -19,6 +19,7 @@ from calibrant.metrics.predictions import MOST, Predictions, Task, View
 from calibrant.metrics.proper import brier_losses, log_losses
 from calibrant.metrics.registry import metrics_table
 from calibrant.metrics.tests import CalibrationTest, Judgement
+from calibrant.report.formats import score_rows
 from calibrant.report.repair import Repair, recalibrated, test_of_view
 from calibrant.report.statistics import OF_TOP_LABEL, factor_of, mean_interval, score_of_risk, scores_of
 from calibrant.report.verdict import verdict_of
@@ -158,9 +159,11 @@ class Audit:
         }
 
     def _repr_html_(self) -> str:
-        after = [""] * len(self.scores.entries) if self.repair is None else list(map(str, self.repair.scores))
-        rows = [(e.label, str(e), new, e.convention) for e, new in zip(self.scores, after, strict=True)]
-        header = ("score", "value", "recalibrated", "convention")
+        columns = {"value": self.scores}
+        if self.repair is not None:
+            columns["recalibrated"] = self.repair.scores
+        rows = [(row.label, *row.values, row.convention) for row in score_rows(list(columns.values()))]
+        header = ("score", *columns, "convention")
         return html_table(f"{self.name}: {self.verdict}", header, rows, right=(1, 2))
 
 

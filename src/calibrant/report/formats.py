@@ -1,10 +1,15 @@
 """Numbers, names and sentences as the terminal, the page and the figures show them."""
 
 import math
+import re
 import unicodedata
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import NamedTuple
 
 from calibrant.inputs import counted as counted
 from calibrant.metrics.closed_form import p_value
+from calibrant.metrics.evaluate import Scores
 from calibrant.metrics.intervals import Interval
 from calibrant.metrics.registry import number
 
@@ -98,3 +103,38 @@ def as_sentence(text: object) -> str:
     """
     words = str(text)
     return f"{words[0].upper()}{words[1:]}."
+
+
+class ScoreRow(NamedTuple):
+    """One score of several models: the value of each, empty if it has none, and what their conventions share."""
+
+    key: str
+    label: str
+    values: list[str]
+    convention: str
+
+
+def score_rows(models: Sequence[Scores]) -> list[ScoreRow]:
+    """The scores of models side by side."""
+    found = [{entry.key: entry for entry in scores} for scores in models]
+    labels: dict[str, str] = {}
+    for scores in models:
+        for entry in scores:
+            labels.setdefault(entry.key, entry.label)
+    rows = []
+    for key, label in labels.items():
+        values = [str(entries.get(key, "")) for entries in found]
+        conventions = [entries[key].convention for entries in found if key in entries]
+        rows.append(ScoreRow(key, label, values, _shared(conventions)))
+    return rows
+
+
+def _shared(conventions: Sequence[str]) -> str:
+    """The parts with which all conventions begin: the number of bins of a sweep differs between columns.
+
+    Example:
+        >>> _shared(["P(y = 1); equal mass, 13 bins chosen", "P(y = 1); equal mass, 6 bins chosen"])
+        'P(y = 1); equal mass'
+    """
+    parts = zip(*(re.split("(?=[,;] )", each) for each in conventions), strict=False)
+    return "".join(same[0] for same in takewhile(lambda each: len(set(each)) == 1, parts))

@@ -2,8 +2,9 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +30,7 @@ from calibrant.report.figures import (
     reliability_diagram,
     time_plot,
 )
-from calibrant.report.formats import as_sentence, bare_p, clean, counted, ends, in_unit, percent, points
+from calibrant.report.formats import as_sentence, bare_p, clean, counted, ends, in_unit, percent, points, score_rows
 from calibrant.report.style import inline_svg, same_axes
 
 # Two names, and their comparison, or the reason why they are not compared.
@@ -44,13 +45,7 @@ POWER = re.compile(r"([\d.]+)e([+-])0*(\d+)")
 
 
 class Provenance(NamedTuple):
-    """When, from what and how a page was made, for its foot.
-
-    Attributes:
-        date: Date and time.
-        command: The command line, or other words.
-        files: Names of the files and their SHA-256, or an empty text if there is none.
-    """
+    """Date, command line, and names of files with their SHA-256 or an empty text, for the foot of a page."""
 
     date: str
     command: str
@@ -102,89 +97,40 @@ def render(
     comparisons = [(clean(first), clean(second), found) for first, second, found in comparisons]
     files = resources.files("calibrant.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    filters = (typeset, isolated, percent, points, ends, as_sentence, bare_p, counted)
+    filters = (typeset, isolated, percent, points, ends, in_unit, as_sentence, bare_p, counted)
     environment.filters |= {each.__name__: each for each in filters}
     page = environment.from_string(files.joinpath("page.html.jinja").read_text(encoding="utf-8"))
     scores = [score for audit in audits for score in audit.scores]
     return page.render(
         css=Markup(files.joinpath("page.css").read_text(encoding="utf-8")),  # noqa: S704 (our own file)
         opening=[clean(sentence) for sentence in opening],
-        lead=_lead(audits),
         models=[_model(audit, figures) for audit, figures in zip(audits, _figures(audits), strict=True)],
-        comparisons=[_comparison(a, b, found) for a, b, found in comparisons if not isinstance(found, str)],
-        not_compared=[(a, b, found) for a, b, found in comparisons if isinstance(found, str)],
-        scores=_score_rows(audits),
+        comparisons=[each for each in comparisons if not isinstance(each[2], str)],
+        not_compared=[each for each in comparisons if isinstance(each[2], str)],
+        scores=score_rows([audit.scores for audit in audits]),
         meanings={score.key: for_task(METRICS[score.key], score.task) for score in scores}.values(),
-        footer=_footer(audits[0]),
         made=made,
+        version=metadata.version("calibrant"),
         measure=measure,
+        measured=measured,
         most_groups=MOST_GROUPS,
     )
 
 
-def _lead(audits: Sequence[Audit]) -> Markup:
-    """Sizes of the audited models, with their names if there are several; shown under the title."""
-    if len(audits) == 1:
-        return escape(audits[0].scores.title)
-    return Markup("; ").join(Markup("{}: {}").format(isolated(audit.name), audit.scores.title) for audit in audits)
-
-
-def _footer(first: Audit) -> str:
-    """How the numbers were made."""
-    return (
-        f"Made by Calibrant {metadata.version('calibrant')}. p\N{NON-BREAKING HYPHEN}values of calibration: "
-        f"ESD of {counted(first.test.draws, 'data set')} drawn from a calibrated model, seed {first.seed}; for "
-        "classes and labels as many as are needed, or Kuiper's test where that is below 1e\N{MINUS SIGN}9."
-    )
-
-
-def _comparison(first: str, second: str, compared: Comparison) -> dict[str, str]:
-    """One row of the table of comparisons."""
-    values = ("a", "b", "difference", "low", "high")
-    return {key: measured(compared.metric, getattr(compared, key)) for key in values} | {
-        "measure": measure(compared.metric),
-        "first": first,
-        "second": second,
-        "interval": f"{100 * compared.level:g} %, {compared.method}",
-        "p": bare_p(compared.p_value),
-        "better": {"a": isolated(first), "b": isolated(second), None: "the data cannot tell"}[compared.better],
-    }
-
-
-def _score_rows(audits: Sequence[Audit]) -> list[dict[str, Any]]:
-    """The table of all scores: a row for each, a cell for each model."""
-    found = [{entry.key: entry for entry in audit.scores} for audit in audits]
-    rows = []
-    for key, entry in {key: entry for entries in found for key, entry in entries.items()}.items():
-        notes = [entries[key].convention if key in entries else "" for entries in found]
-        same = len({note for note in notes if note}) == 1
-        rows.append({
-            "label": entry.label.strip(), "part": entry.label.startswith(" "),
-            "cells": [
-                {"value": str(entries[key]) if key in entries else "\N{EN DASH}", "note": "" if same else note}
-                for entries, note in zip(found, notes, strict=True)
-            ],
-            "convention": entry.convention if same else "differs, see the values",
-        })  # fmt: skip
-    return rows
-
-
 def _model(audit: Audit, figures: dict[str, Markup]) -> dict[str, Any]:
     """One model: the audit, its figures, and what is computed for the page."""
-    view = audit.findings[0].view
-    stated = {"stated": "mean confidence", "came": "accuracy"}
-    if view.of_event:
-        stated = {"stated": f"mean P({view.name})", "came": "share"}
+    event = _event(audit)
+    means = ("mean confidence", "accuracy") if event is None else ("mean probability", f"share of {event}")
     return {
         "audit": audit,
         "name": audit.name,
-        "event": _event(audit),
+        "event": event,
         "verdict": audit.verdict,
         "figures": figures,
-        "facts": list(_facts(audit)),
+        "facts": list(_facts(audit, *means)),
         "tests": [] if audit.task == "multi-label" else list(_tests(audit)),
         "maps": "; ".join(f"{measure(key)}: {part.recalibration}" for key, part in audit.parts.items()),
-        "columns": stated,
+        "means": means,
         "repaired": list(_before_and_after(audit)),
         "classes": _classes(audit),
     }
@@ -195,91 +141,57 @@ def _event(audit: Audit) -> str | None:
     return {"binary": f"class {audit.findings[0].view.name}", "multi-label": "labels"}.get(audit.task)
 
 
-def _repaired_diagram(audit: Audit) -> Figure | None:
-    repair = audit.repair
-    if repair is None:
-        return None
-    pairs = repair.predictions if audit.task == "multi-label" else repair.judgements[0].view.pairs
-    return reliability_diagram(pairs, bins=audit.bins, convention=audit.convention, event=_event(audit))
-
-
-# Figure -> how it is drawn, if the audit has it.
-FIGURES: dict[str, Callable[[Audit], Figure | None]] = {
-    "reliability": lambda audit: reliability_diagram(
-        audit.judged, bins=audit.bins, convention=audit.convention, event=_event(audit)
-    ),
-    "repair": _repaired_diagram,
-    "cumulative": lambda audit: cumulative_plot(audit.judged, event=_event(audit)),
-    "classes": lambda audit: (
-        classwise_plot(audit.predictions) if audit.task in ("multi-class", "multi-label") else None
-    ),
-    "groups": lambda audit: None if audit.groups is None else groups_plot(audit.groups),
-    "over_time": lambda audit: None if audit.over_time is None else time_plot(audit.over_time),
-}
-# Figures that stand side by side have the same limits, of one axis or of both.
-SAME_AXES = (
-    (("reliability", "repair"), True, True),
-    (("cumulative",), True, True),
-    (("classes",), True, False),
-    (("groups",), True, False),
-    (("over_time",), False, True),
-)
-
-
 def _figures(audits: Sequence[Audit]) -> list[dict[str, Markup]]:
-    """Figures of each model as SVG; those that it does not have are empty."""
-    drawn = [{name: draw(audit) for name, draw in FIGURES.items()} for audit in audits]
-    for names, x, y in SAME_AXES:
-        same_axes([figure for each in drawn for name in names if (figure := each[name]) is not None], x=x, y=y)
+    """Figures of each model as SVG; those that stand side by side have the same limits."""
+    drawn = [_drawn(audit) for audit in audits]
+    for name in dict.fromkeys(name for figures in drawn for name in figures):
+        same_axes([figures[name][0] for figures in drawn if name in figures], y=name not in ("classes", "groups"))
     return [
-        {
-            name: Markup() if figure is None else inline_svg(figure, f"m{place}{name}", _described(name, audit))
-            for name, figure in figures.items()
-        }
-        for place, (audit, figures) in enumerate(zip(audits, drawn, strict=True), 1)
+        {name: inline_svg(figure, f"m{place}{name}", label) for name, (figure, label) in figures.items()}
+        for place, figures in enumerate(drawn, 1)
     ]
 
 
-def _described(figure: str, audit: Audit) -> str:
-    """Description of a figure for screen readers."""
-    name, event = audit.name, _event(audit)
+def _drawn(audit: Audit) -> dict[str, tuple[Figure, str]]:
+    """The figures that an audit has, with their descriptions for screen readers."""
+    name, judged, event, repair = audit.name, audit.judged, _event(audit), audit.repair
+    diagram = partial(reliability_diagram, bins=audit.bins, convention=audit.convention, event=event)
     stated, came = ("confidence", "accuracy") if event is None else ("probability", f"share of {event}")
-    match figure:
-        case "reliability":
-            means = f"mean {stated} {percent(mean_confidence(audit.judged))}, {came} {percent(came_true(audit.judged))}"
-            return f"Reliability diagram of {name}: {means}, ECE {percent(audit.scores.ece)}"
-        case "repair":
-            return f"Reliability diagram of {name} after recalibration"
-        case "cumulative":
-            largest = f"they differ by at most {100 * audit.scores.ks_error:.2f} points, the KS error"
-            return f"Cumulative {came} and {stated} of {name}: {largest}"
-        case "over_time":
-            return f"Gap of {name} over time"
-        case _:
-            return f"Gaps of {figure} of {name}, the worst on top"
+    means = f"mean {stated} {percent(mean_confidence(judged))}, {came} {percent(came_true(judged))}"
+    apart = f"they differ by at most {100 * audit.scores.ks_error:.2f} points, the KS error"
+    drawn = {
+        "reliability": (
+            diagram(judged), f"Reliability diagram of {name}: {means}, ECE {percent(audit.scores.ece)}"
+        ),
+        "cumulative": (cumulative_plot(judged, event=event), f"Cumulative {came} and {stated} of {name}: {apart}"),
+    }  # fmt: skip
+    if repair is not None:
+        pairs = repair.predictions if audit.task == "multi-label" else repair.judgements[0].view.pairs
+        drawn["repair"] = diagram(pairs), f"Reliability diagram of {name} after recalibration"
+    if audit.task in ("multi-class", "multi-label"):
+        drawn["classes"] = classwise_plot(audit.predictions), f"Gaps of classes of {name}, the largest on top"
+    if audit.groups is not None:
+        drawn["groups"] = groups_plot(audit.groups), f"Gaps of groups of {name}, the worst on top"
+    if audit.over_time is not None:
+        drawn["over_time"] = time_plot(audit.over_time), f"Gap of {name} over time"
+    return drawn
 
 
-def _facts(audit: Audit) -> Iterator[dict[str, str]]:
+def _facts(audit: Audit, stated: str, came: str) -> Iterator[dict[str, str]]:
     """The first numbers that a reader needs, with their intervals."""
-    event, shown = _event(audit), {entry.key: entry for entry in audit.scores}
+    for label, share in {came: came_true(audit.judged), stated: mean_confidence(audit.judged)}.items():
+        yield {"label": label, "value": percent(share), "note": "", "interval": ""}
     notes = {
         "gap": "",
         "ece": f"{audit.bins or CONVENTIONS[audit.convention].bins:,} bins ({audit.convention})",
-        "log_loss": "",
         "esd": "" if audit.task == "multi-label" else p_value(audit.test.p_value),  # its test is that of single labels
+        "log_loss": "",
     }
-    if event is None:
-        top = audit.task != "confidence"
-        notes = {"accuracy": "of top labels" * top, "mean_confidence": "in top labels" * top} | notes
-    else:
-        shares = {f"share of {event}": came_true(audit.judged), "mean probability": mean_confidence(audit.judged)}
-        for label, share in shares.items():
-            yield {"label": label, "value": percent(share), "note": "", "interval": ""}
-    for key, note in notes.items():
-        if key in shown:
-            between = audit.intervals.get(key)
+    for score in audit.scores:
+        if score.key in notes:
+            between = audit.intervals.get(score.key)
             interval = "" if between is None else in_unit(between)
-            yield {"label": shown[key].label, "value": str(shown[key]), "note": note, "interval": interval}
+            yield {"label": score.label, "value": str(score), "note": notes[score.key], "interval": interval}
 
 
 def _tests(audit: Audit) -> Iterator[tuple[str, str]]:
@@ -316,10 +228,9 @@ def _classes(audit: Audit) -> dict[str, Any] | None:
 def _before_and_after(audit: Audit) -> Iterator[dict[str, str]]:
     if audit.repair is None:
         return
-    after = {entry.key: entry for entry in audit.repair.scores}
-    for entry in audit.scores:
-        if entry.key in REPAIRED and entry.key in after:
-            yield {"label": entry.label, "before": str(entry), "after": str(after[entry.key])}
+    for row in score_rows([audit.scores, audit.repair.scores]):
+        if row.key in REPAIRED:
+            yield {"label": row.label, "before": row.values[0], "after": row.values[1]}
     smallest: dict[str, tuple[float, float]] = {}
     for one, other in zip(audit.findings, audit.repair.judgements, strict=True):
         before, now = smallest.get(one.view.kind, (1.0, 1.0))
