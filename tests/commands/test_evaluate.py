@@ -92,8 +92,8 @@ def test_the_same_seed_gives_the_same_output(files: dict[str, Path], capsys: Scr
 @pytest.mark.parametrize(
     ("arrays", "reason"),
     [
-        ({"confidence": [0.5, 0.6, 0.7], "correct": [1, 0, 1]}, "fewer than 4"),
-        ({"logits": RNG.normal(size=(60, 3)), "target": RNG.integers(2, size=(60, 3))}, "several labels"),
+        ({"confidence": [0.5, 0.6, 0.7], "correct": [1, 0, 1]}, "at least 4 samples"),
+        ({"logits": RNG.normal(size=(60, 3)), "target": RNG.integers(2, size=(60, 3))}, "labels of a sample"),
     ],
 )
 def test_what_cannot_be_compared_is_evaluated(

@@ -97,7 +97,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "other classes": (["--baseline", "classes.npz"], "other classes"),
     "format of the history": (["--history", "audits.txt"], ".parquet"),
     "history is a folder": (["--history", "folder.csv"], "is a folder"),
-    "history is no table": (["--history", "other.parquet"], "choose another --history"),
+    "history is no table": (["--history", "other.parquet"], "other.parquet: is not a Parquet file"),
     "several labels": (["labels.npz", "--group", "region"], "several labels"),
     "empty times": (["holes.csv", "--time", "day"], "'day' has empty cells"),
 }

@@ -113,7 +113,7 @@ def test_ids_stay_and_the_same_file_twice_is_noted(folder: Path, capsys: Screen)
     assert written[0] == "id,label,probabilities_cat,probabilities_dog"
     assert [row.split(",")[0] for row in written[1:]] == [f"{k:04d}" for k in range(60)]
     Path("q.csv").write_text(Path("p.csv").read_text().replace("dog", "cow"))
-    refused(capsys, "cat, cow", *again, "q.csv")
+    refused(capsys, "'cat', 'cow'", *again, "q.csv")
     columns = np.genfromtxt("p.csv", delimiter=",", dtype=str)[:, [0, 2, 1, 3]]
     np.savetxt("swapped.csv", columns, delimiter=",", fmt="%s")
     for options in (["--method", "vector"], ["--prior", "em"]):
@@ -277,7 +277,7 @@ def test_a_forest_gives_the_same_probabilities_at_every_step(folder: Path, capsy
         assert np.abs(calibrator.predict_proba(given) - found).max() < 1e-6
     capsys.readouterr()
     Path("other.csv").write_text(Path("new.csv").read_text().replace("ant", "cat"))
-    refused(capsys, "ant, bee, red fox", "apply", "other.csv", "--calibrator", SAVED)
+    refused(capsys, "'ant', 'bee', 'red fox'", "apply", "other.csv", "--calibrator", SAVED)
 
 
 @pytest.mark.parametrize(("method", "noted"), [("vector", True), ("dirichlet", False), ("temperature", False)])

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 from rich.console import Console
 
 from calibrant.commands import Engine
@@ -32,14 +32,10 @@ from calibrant.files.layout import Columns
 from calibrant.metrics import compare
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.intervals import Comparison
-from calibrant.metrics.predictions import Predictions
 from calibrant.report import audit
 from calibrant.report.audit import Audit, audit_table
 from calibrant.report.formats import clean
-from calibrant.report.statistics import weights_of
 
-# Fewest samples that two models must share to be compared.
-FEWEST_COMPARED = 4
 # Largest number of models for which every pair is compared.
 MOST_PAIRED = 6
 
@@ -77,46 +73,40 @@ def evaluate_files(paths: Sequence[Path], options: AuditOptions, *, report: Path
         begin("comparing")
         compared = _compare(audits, options) if engine == "memory" else []
     failed = failures(audits, options.watch.conditions)
-    error = _write(audits, compared, paths, report, options.watch.history)
-    if as_json:
-        print_json({
-            "models": [{**one.to_dict(), "engine": engine} for one in audits],
-            "comparisons": [
-                {"names": [a, b], **asdict(found)} for a, b, found in compared if not isinstance(found, str)
-            ],
-            "not_compared": [{"names": [a, b], "reason": found} for a, b, found in compared if isinstance(found, str)],
-            "failed": failed,
-        })  # fmt: skip
-    else:
-        _show(audits, compared, Console())
-        if report is not None:
-            say_path(Console(), "Report", report)
-    if error is not None:
-        raise error
+    try:
+        # Before anything is printed, which a closed pipe may end; a full disk does not lose what is printed.
+        _write(audits, compared, paths, report, options.watch.history)
+    finally:
+        if as_json:
+            print_json(_plain(audits, compared, engine) | {"failed": failed})
+        else:
+            _show(audits, compared, Console())
+    if report is not None and not as_json:
+        say_path(Console(), "Report", report)
     return failed
 
 
 def _write(
     audits: list[Audit], compared: Sequence[Compared], paths: Sequence[Path], report: Path | None, history: Path | None
-) -> Exception | None:
-    """Write the report and the history before anything is printed, which a closed pipe may end.
+) -> None:
+    if report is not None:
+        from calibrant.report.page import Provenance, write_report
 
-    The error is returned if that failed, to be raised when the results are printed: a full disk does not lose them.
-    """
-    try:
-        if report is not None:
-            from calibrant.report.page import Provenance, write_report
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+        made = Provenance(now, shlex.join(["calibrant", *sys.argv[1:]]), [(str(path), digest(path)) for path in paths])
+        write_report(report, audits, compared, made=made)
+    if history is not None:
+        append_history(history, audits, paths)
 
-            now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-            made = Provenance(
-                now, shlex.join(["calibrant", *sys.argv[1:]]), [(str(path), digest(path)) for path in paths]
-            )
-            write_report(report, audits, compared, made=made)
-        if history is not None:
-            append_history(history, audits, paths)
-    except (OSError, ValueError) as error:
-        return error
-    return None
+
+def _plain(audits: list[Audit], compared: Sequence[Compared], engine: Engine) -> dict[str, Any]:
+    """Everything as plain values, ready for JSON."""
+    comparisons = [{"names": [a, b], **asdict(found)} for a, b, found in compared if not isinstance(found, str)]
+    return {
+        "models": [one.to_dict() | {"engine": engine} for one in audits],
+        "comparisons": comparisons,
+        "not_compared": [{"names": [a, b], "reason": found} for a, b, found in compared if isinstance(found, str)],
+    }
 
 
 def _check_files(paths: Sequence[Path], report: Path | None, watch: Watch) -> None:
@@ -153,21 +143,23 @@ def model_names(paths: Sequence[Path]) -> list[str]:
 
 
 def _audit(path: Path, name: str, engine: Engine, options: AuditOptions, begin: Callable[[str], Advance]) -> Audit:
+    asked: dict[str, Any] = {
+        "bins": options.bins,
+        "convention": options.convention,
+        "draws": options.draws,
+        "seed": options.seed,
+        "margin": options.margin,
+    }
     if engine == "duckdb" or engine == "spark":
-        return audit_table(
-            name, path, options.names, engine=engine, bins=options.bins, convention=options.convention,
-            draws=options.draws, seed=options.seed, margin=options.margin, memory_limit=options.memory_limit,
-            progress=begin(f"{name}: {engine}"),
-        )  # fmt: skip
+        advance = begin(f"{name}: {engine}")
+        limit = options.memory_limit
+        return audit_table(name, path, options.names, engine=engine, memory_limit=limit, progress=advance, **asked)
     begin(f"{name}: reading")
     source = read_source(path, options.names, labelled=True)
     with naming(path):
         given = source.predictions()
     source.columns(options.watch.columns())  # a missing one is an error before the audit takes its time
-    found = audit(
-        name, given, bins=options.bins, convention=options.convention, draws=options.draws, seed=options.seed,
-        margin=options.margin, progress=begin(f"{name}: testing"),
-    )  # fmt: skip
+    found = audit(name, given, progress=begin(f"{name}: testing"), **asked)
     begin(f"{name}: groups and changes")
     found = with_groups_and_changes(found, source, options.watch, options.names)
     return replace(found, notices=(*source.notices, *found.notices))
@@ -180,24 +172,13 @@ def _compare(audits: list[Audit], options: AuditOptions) -> list[Compared]:
         pairs = [(audits[0], other) for other in audits[1:]]
     compared: list[Compared] = []
     for one, other in pairs:
-        a, b = one.predictions, other.predictions
-        found: Comparison | str = _not_comparable(a, b)
-        if not found:
-            found = compare(a, b, metric="esd", draws=options.draws, seed=options.seed)
+        found: Comparison | str
+        try:
+            found = compare(one.predictions, other.predictions, metric="esd", draws=options.draws, seed=options.seed)
+        except ValueError as error:
+            found = str(error)
         compared.append((one.name, other.name, found))
     return compared
-
-
-def _not_comparable(a: Predictions, b: Predictions) -> str:
-    """Reason why two models cannot be compared; empty if they can."""
-    known = a.target is not None and b.target is not None
-    if len(a) != len(b) or (known and not np.array_equal(np.asarray(a.target), np.asarray(b.target))):
-        return "they do not have the same samples"
-    if len(a) < FEWEST_COMPARED:
-        return f"they have fewer than {FEWEST_COMPARED} samples"
-    if "multi-label" in (a.task, b.task):
-        return "they have several labels for each sample"
-    return "" if np.array_equal(weights_of(a), weights_of(b)) else "they have different weights"
 
 
 def _show(audits: list[Audit], compared: Sequence[Compared], console: Console) -> None:

@@ -1,9 +1,11 @@
 """Groups, time and a baseline of an evaluation; conditions under which it fails; its history."""
 
 import datetime
+import math
 import operator
 import re
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrant.files import FileError, Source, digest, naming, read_source, whole_or_not_at_all
+from calibrant.files.formats import FORMATS, Table, explained, suffix_of, text
 from calibrant.files.layout import Columns
 from calibrant.metrics import calibration_by_group, calibration_change, calibration_over_time
 from calibrant.metrics.predictions import views
@@ -22,6 +25,7 @@ OPERATORS: dict[str, Callable[[float, float], bool]] = {
 }  # fmt: skip
 EVENTS = ("rejected", "worse-than-baseline", "changed")
 HISTORY_SUFFIXES = (".parquet", ".csv")
+HISTORY_SCORES = ("accuracy", "mean_confidence", "gap", "ece", "smooth_ece", "esd", "log_loss", "brier")
 # Columns by which a history is known.
 HISTORY_COLUMNS = {"time", "file", "sha256", "name", "task", "samples", "verdict"}
 
@@ -122,10 +126,7 @@ def with_groups_and_changes(audit: Audit, source: Source, watch: Watch, names: C
 def _filled(column: Any) -> Any:
     """Group labels, with empty cells as a group of their own."""
     values, empty = np.ma.getdata(column), np.ma.getmaskarray(column)
-    if empty.any():
-        values = values.astype(object)
-        values[empty] = None
-    return values
+    return np.where(empty, None, values) if empty.any() else values
 
 
 def failures(audits: Sequence[Audit], conditions: Sequence[Condition]) -> list[str]:
@@ -156,22 +157,10 @@ def _happened(audit: Audit, event: str) -> bool:
 
 def check_history(path: Path) -> None:
     """Raise an error if a file is there already and is no history, before the audit takes its time."""
-    import duckdb
-
-    if not path.is_file():
-        return
-    try:
-        with duckdb.connect() as connection:
-            rows = connection.execute(f"DESCRIBE SELECT * FROM {_reader(path)}(?)", [str(path)]).fetchall()  # noqa: S608
-        found = {row[0] for row in rows}
-    except duckdb.Error:
-        found = set()
-    if not found >= HISTORY_COLUMNS:
-        raise FileError(path, "holds something else than a history: choose another --history, such as a new file")
-
-
-def _reader(path: Path) -> str:
-    return "read_parquet" if path.suffix.lower() == ".parquet" else "read_csv"
+    if path.is_file():
+        with closing(Table(path)) as table:
+            if not set(table.names()) >= HISTORY_COLUMNS:
+                raise FileError(path, "holds something else than a history: choose another --history")
 
 
 def append_history(path: Path, audits: Sequence[Audit], files: Sequence[Path]) -> None:
@@ -179,47 +168,34 @@ def append_history(path: Path, audits: Sequence[Audit], files: Sequence[Path]) -
     import duckdb
 
     rows = [_row(audit, file) for audit, file in zip(audits, files, strict=True)]
-    kinds = ", ".join(f'"{name}" {_kind(value)}' for name, value in rows[0].items())
-    with naming(path), duckdb.connect() as connection:
-        connection.execute(f"CREATE TABLE now ({kinds})")
-        marks = ", ".join("?" for _ in rows[0])
-        connection.executemany(f"INSERT INTO now VALUES ({marks})", [list(row.values()) for row in rows])  # noqa: S608
-        new = "SELECT * FROM now"
-        try:
-            if path.exists():
-                connection.execute(f"CREATE TABLE old AS SELECT * FROM {_reader(path)}(?)", [str(path)])  # noqa: S608
-                new = "SELECT * FROM old UNION ALL BY NAME SELECT * FROM now"
-            with whole_or_not_at_all(path) as temporary:
-                kind = "PARQUET" if path.suffix.lower() == ".parquet" else "CSV, HEADER"
-                target = str(temporary).replace("'", "''")
-                connection.execute(f"COPY ({new}) TO '{target}' (FORMAT {kind})")
-        except duckdb.Error as error:
-            said = str(error).splitlines()[0]
-            raise FileError(path, f"is not a history that can be continued ({said}): choose another file") from None
-
-
-def _kind(value: Any) -> str:
-    return {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE"}.get(type(value), "VARCHAR")
+    columns = {}
+    for name, first in rows[0].items():
+        columns[name] = np.array([row[name] for row in rows], dtype=object if isinstance(first, str) else None)
+    with explained(path), duckdb.connect() as connection, whole_or_not_at_all(path) as temporary:
+        connection.register("now", columns)
+        select = "FROM now"
+        if path.exists():
+            connection.execute(f"CREATE VIEW old AS FROM {text(str(path))}")
+            select = "FROM old UNION ALL BY NAME FROM now"
+        connection.execute(f"COPY ({select}) TO {text(str(temporary))} ({FORMATS[suffix_of(path)].copy})")
 
 
 def _row(audit: Audit, file: Path) -> dict[str, Any]:
-    gap = audit.intervals.get("gap")
-    change = audit.change
+    gap, change, scores = audit.intervals.get("gap"), audit.change, dict(audit.scores)
     return {
         "time": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M:%S}+00",
         "file": str(file),
         "sha256": digest(file),
         "name": audit.name,
         "task": audit.task,
-        "samples": int(audit.scores.samples),
-        **{key: float(audit.scores[key]) for key in ("accuracy", "mean_confidence", "gap", "ece", "smooth_ece", "esd")},
-        **{key: float(audit.scores[key]) if key in audit.scores else float("nan") for key in ("log_loss", "brier")},
-        "gap_low": float("nan") if gap is None else float(gap.low),
-        "gap_high": float("nan") if gap is None else float(gap.high),
-        "p_value": float(min(found.p_value for found in audit.findings)),
+        "samples": audit.scores.samples,
+        **{key: scores.get(key, math.nan) for key in HISTORY_SCORES},
+        "gap_low": math.nan if gap is None else gap.low,
+        "gap_high": math.nan if gap is None else gap.high,
+        "p_value": min(found.p_value for found in audit.findings),
         "rejected": any(found.rejected for found in audit.findings),
         "groups_rejected": 0 if audit.groups is None else len(audit.groups.rejected),
-        "baseline_p_value": float("nan") if change is None else float(change.p_value),
-        "worse_than_baseline": False if change is None else change.worse,
+        "baseline_p_value": math.nan if change is None else change.p_value,
+        "worse_than_baseline": change is not None and change.worse,
         "verdict": audit.verdict,
     }

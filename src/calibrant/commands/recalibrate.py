@@ -3,7 +3,7 @@
 import os
 import shlex
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -12,7 +12,6 @@ import numpy as np
 from rich.console import Console
 
 from calibrant.commands.terminal import (
-    Advance,
     plain,
     print_json,
     print_scores,
@@ -32,6 +31,7 @@ from calibrant.files import (
     refuse_overwriting,
     write_calibrated,
 )
+from calibrant.files.cells import few
 from calibrant.files.formats import suffix_of
 from calibrant.files.layout import Columns
 from calibrant.metrics import InputWarning, predictions
@@ -106,57 +106,100 @@ class Calibrated:
 
     source: Source
     probabilities: Array
+    notices: list[str]
     before: Scores | None = None
     after: Scores | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Scores as plain values; None if there are none."""
-        return {
-            "before": None if self.before is None else self.before.to_dict(),
-            "after": None if self.after is None else self.after.to_dict(),
-        }
-
-    def show(self, console: Console, out: Path) -> None:
-        """Print the scores, and where the probabilities are."""
-        path = str(self.source.path)
-        if self.before is not None and self.after is not None:
-            title = f"{plain(path)}: {self.before.title}"
-            print_scores(console, {"before": self.before, "after": self.after}, title=title)
-        else:
-            lacks = "has no target" if self.source.labels is None else f"has fewer than {SCORED_ROWS} rows"
-            say(console, f"{path} {lacks}, so there are no scores to show.")
-        say_path(console, "Written", out)
 
 
 def recalibrate_file(fit: Path, apply: Path | None, how: Fit, names: Columns, *, as_json: bool) -> None:
     """Fit, apply, write, and print before and after."""
-    written = _check_files(fit, apply, how)
+    out = _check_files(fit, apply, how)
     with progress_bar("reading") as begin:
-        calibrator, kind, notices, done = _recalibrate(fit, apply, how, names, begin)
+        training = read_source(fit, names)
+        new = None if apply is None else read_source(apply, names)
+        if training.labels is None:
+            raise FileError(fit, f"has no {names.of(training.kind)[1]!r}: a method needs labels to be fitted")
+        begin(f"fitting {how.method}")
+        calibrator, notices = _fitted(how, training)
+        done = None
+        if new is not None:
+            begin("applying")
+            done = _calibrated(calibrator, new, training.kind, how.estimated)
+            notices += done.notices
+            if os.path.realpath(fit) == os.path.realpath(new.path):
+                notices.append(
+                    "it is fitted on the file that it is applied to, so the scores after are too good: fit on held-out "
+                    "data"
+                )
         begin("writing")
         if how.save is not None:
-            save_calibrator(calibrator, how.save, inputs=kind)
-        if done is not None and written is not None:
-            write_calibrated(written, done.source, done.probabilities)
-    if as_json:
-        kept = {} if how.save is None else {"calibrator": str(how.save)}
-        scores = {"before": None, "after": None} if done is None else done.to_dict()
-        fitted = {"method": how.method, **_fitted_numbers(calibrator), "notices": notices, **kept}
-        print_json({**fitted, "out": None if written is None else str(written), **scores})
-        return
-    console = Console()
+            save_calibrator(calibrator, how.save, inputs=training.kind)
+        if done is not None and out is not None:
+            write_calibrated(out, done.source, done.probabilities)
     found = f" {calibrator.temperature_:.4g}" if isinstance(calibrator, TemperatureScaling) else ""
-    say(console, f"[bold]{how.method}{found}[/], fitted on {plain(str(fit))}.", markup=True)
+    said = [f"[bold]{how.method}{found}[/], fitted on {plain(str(fit))}."]
     inner = calibrator.calibrator if isinstance(calibrator, PriorShift) else calibrator
     if isinstance(inner, AutoCalibration):
-        say(console, _mixture(inner))
+        said.append(_mixture(inner))
     if isinstance(calibrator, PriorShift):
-        say(console, _moved(calibrator, how))
-    show_notices(console, notices)
-    if done is not None and written is not None:
-        done.show(console, written)
+        said.append(plain(_moved(calibrator, how)))
+    fitted = {"method": how.method, **_fitted_numbers(calibrator)}
     if how.save is not None:
-        say_path(console, "Saved", how.save)
+        fitted["calibrator"] = str(how.save)
+    _show(said, fitted, list(dict.fromkeys(notices)), done, out, as_json=as_json)
+    if how.save is not None and not as_json:
+        say_path(Console(), "Saved", how.save)
+
+
+def apply_file(saved: Path, path: Path, out: Path | None, names: Columns, *, as_json: bool) -> None:
+    """Load, apply, write, and print before and after."""
+    out = _output_of(path, out, (saved, path))
+    with progress_bar("reading") as begin:
+        calibrator = _loaded(saved)
+        source = read_source(path, names)
+        known, positive = calibrator.labels_, names.positive
+        if positive is not None and source.names is None and known is not None and str(known[-1]) != positive:
+            raise FileError(
+                path, f"--positive is {positive!r}, but the calibrator was fitted on the values of "
+                f"{known[-1]!r}: leave it out, or give 1 minus the probabilities"
+            )  # fmt: skip
+        begin("applying")
+        done = _calibrated(calibrator, source, read_header(saved).get("inputs"))
+        begin("writing")
+        write_calibrated(out, done.source, done.probabilities)
+    method = type(calibrator).__name__
+    said = [f"[bold]{method}[/] from {plain(str(saved))}."]
+    _show(said, {"method": method, "calibrator": str(saved)}, done.notices, done, out, as_json=as_json)
+
+
+def _show(
+    said: Sequence[str],
+    fitted: dict[str, Any],
+    notices: Sequence[str],
+    done: Calibrated | None,
+    out: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print what was fitted, the scores before and after, and where the probabilities are."""
+    before, after = (None, None) if done is None else (done.before, done.after)
+    if as_json:
+        scores = {name: each and each.to_dict() for name, each in (("before", before), ("after", after))}
+        print_json({**fitted, "notices": notices, "out": None if out is None else str(out), **scores})
+        return
+    console = Console()
+    for sentence in said:
+        say(console, sentence, markup=True)
+    show_notices(console, notices)
+    if done is None or out is None:
+        return
+    path = str(done.source.path)
+    if before is not None and after is not None:
+        print_scores(console, {"before": before, "after": after}, title=f"{plain(path)}: {before.title}")
+    else:
+        lacks = "has no target" if done.source.labels is None else f"has fewer than {SCORED_ROWS} rows"
+        say(console, f"{path} {lacks}, so there are no scores to show.")
+    say_path(console, "Written", out)
 
 
 def _check_files(fit: Path, apply: Path | None, how: Fit) -> Path | None:
@@ -178,60 +221,19 @@ def _check_files(fit: Path, apply: Path | None, how: Fit) -> Path | None:
     return written
 
 
-def _recalibrate(
-    fit: Path, apply: Path | None, how: Fit, names: Columns, begin: Callable[[str], Advance]
-) -> tuple[Calibrator, str, list[str], Calibrated | None]:
-    begin("reading")
-    training = read_source(fit, names)
-    new = None if apply is None else read_source(apply, names)
-    if training.labels is None:
-        raise FileError(fit, f"has no {names.of(training.kind)[1]!r}: a method needs labels to be fitted")
-    notices = [f"{fit.name}: {notice}" for notice in training.notices]
-    # Checked first, so that errors of a file come before errors of a fit.
-    with naming(fit):
-        logits = _logits_of(training, SCORED_ROWS)
-    new_logits = None
-    if new is not None:
-        if os.path.realpath(fit) == os.path.realpath(new.path):
-            notices.append(
-                "it is fitted on the file that it is applied to, so the scores after are too good: fit on held-out data"
-            )
-        else:
-            notices += [f"{new.path.name}: {notice}" for notice in new.notices]
-        if training.names is not None and new.names is not None and sorted(training.names) != sorted(new.names):
-            raise FileError(
-                new.path, f"its classes are {_few(new.names)}, but those of {fit} are {_few(training.names)}"
-            )
-        with naming(new.path):
-            new_logits = _logits_of(new)
-    begin(f"fitting {how.method}")
-    with naming(fit):
-        calibrator, found = _fitted(how, logits, training)
-    notices += found
-    if new is None or new_logits is None:
-        return calibrator, training.kind, notices, None
-    notices += _other_inputs(training.kind, calibrator, new)
-    if isinstance(calibrator, PriorShift) and how.estimated:
-        order = _order_of(calibrator, new)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", FitWarning)
-            calibrator.adapt(new_logits if order is None else new_logits[:, order], method=how.estimated)
-        notices += [str(each.message) for each in caught if issubclass(each.category, FitWarning)]
-    return calibrator, training.kind, notices, _calibrated(calibrator, new, new_logits, begin)
-
-
-def _fitted(how: Fit, logits: Array, source: Source) -> tuple[Calibrator, list[str]]:
+def _fitted(how: Fit, source: Source) -> tuple[Calibrator, list[str]]:
     """Fit, and collect the notices; the calibrator has the names of the classes, if the file does."""
     names, target = source.names, np.asarray(source.labels).astype(np.int64)
-    if names is not None:
-        target = np.array([names[k] if k >= 0 else k for k in target.tolist()], dtype=object)
-    with warnings.catch_warnings():
+    with naming(source.path), warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)  # its notices say it
+        logits = _logits_of(source, SCORED_ROWS)
+        if names is not None:
+            target = np.array([names[k] if k >= 0 else k for k in target.tolist()], dtype=object)
         calibrator = how.calibrator().fit(logits, target, sample_weight=source.weight, classes=names)
-    notices = list(calibrator.notices_)
-    if how.method != "auto" and how.prior is None and logits.size <= CROSS_CHECKED_LOGITS:
-        worse = calibrator.worse_than_nothing(logits, target, sample_weight=source.weight)
-        notices += [worse] if worse and worse not in notices else []
+        notices = [*(f"{source.path.name}: {notice}" for notice in source.notices), *calibrator.notices_]
+        if how.method != "auto" and how.prior is None and logits.size <= CROSS_CHECKED_LOGITS:
+            worse = calibrator.worse_than_nothing(logits, target, sample_weight=source.weight)
+            notices += [] if worse is None else [worse]
     return calibrator, notices
 
 
@@ -267,34 +269,6 @@ def _mixture(auto: AutoCalibration) -> str:
     )
 
 
-def apply_file(saved: Path, path: Path, out: Path | None, names: Columns, *, as_json: bool) -> None:
-    """Load, apply, write, and print before and after."""
-    out = _output_of(path, out, (saved, path))
-    with progress_bar("reading") as begin:
-        calibrator = _loaded(saved)
-        source = read_source(path, names)
-        known, positive = calibrator.labels_, names.positive
-        if positive is not None and source.names is None and known is not None and str(known[-1]) != positive:
-            raise FileError(
-                path, f"--positive is {positive!r}, but the calibrator was fitted on the values of "
-                f"{known[-1]!r}: leave it out, or give 1 minus the probabilities"
-            )  # fmt: skip
-        source = source.noting(*_other_inputs(read_header(saved).get("inputs"), calibrator, source))
-        with naming(path):
-            logits = _logits_of(source)
-        done = _calibrated(calibrator, source, logits, begin)
-        begin("writing")
-        write_calibrated(out, done.source, done.probabilities)
-    method, notices = type(calibrator).__name__, list(source.notices)
-    if as_json:
-        print_json({"method": method, "notices": notices, "calibrator": str(saved), "out": str(out), **done.to_dict()})
-        return
-    console = Console()
-    say(console, f"[bold]{method}[/] from {plain(str(saved))}.", markup=True)
-    show_notices(console, notices)
-    done.show(console, out)
-
-
 def _loaded(path: Path) -> Calibrator:
     if not path.exists():
         raise FileError(path, "no such file")
@@ -320,21 +294,37 @@ def _output_of(path: Path, out: Path | None, inputs: Sequence[Path]) -> Path:
     return out
 
 
-def _calibrated(calibrator: Calibrator, source: Source, logits: Array, begin: Callable[[str], Advance]) -> Calibrated:
-    """Apply a calibrator to checked logits of a file, and evaluate the result if the target is known."""
-    begin("applying")
-    order = _order_of(calibrator, source)
+def _calibrated(
+    calibrator: Calibrator, source: Source, fitted_on: str | None, estimate: Estimate | None = None
+) -> Calibrated:
+    """Apply a calibrator to a file, and evaluate the result if the target is known."""
+    notices = [f"{source.path.name}: {notice}" for notice in source.notices]
+    notices += _other_inputs(fitted_on, calibrator, source)
     with naming(source.path), warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)  # the notices of the source say it
-        probabilities = np.asarray(calibrator.predict_proba(logits if order is None else logits[:, order]))
+        logits, order = _logits_of(source), _order_of(calibrator, source)
+        if order is not None:
+            logits = logits[:, order]
+        if estimate is not None and isinstance(calibrator, PriorShift):
+            notices += _adapted(calibrator, logits, estimate)
+        probabilities = np.asarray(calibrator.predict_proba(logits))
         if order is not None:
             probabilities = probabilities[:, np.argsort(order)]
         if source.names is None and calibrator.labels_ is not None:  # columns without names are in the same order
             source = replace(source, names=tuple(map(str, calibrator.labels_)))
         if source.labels is None or len(source.labels) < SCORED_ROWS:
-            return Calibrated(source, probabilities)
+            return Calibrated(source, probabilities, notices)
         after = replace(source, kind="probabilities", values=probabilities)
-        return Calibrated(source, probabilities, scores_of(source.predictions()), scores_of(after.predictions()))
+        before = scores_of(source.predictions())
+        return Calibrated(source, probabilities, notices, before, scores_of(after.predictions()))
+
+
+def _adapted(shift: PriorShift, logits: Array, estimate: Estimate) -> list[str]:
+    """Estimate the frequencies of the classes; what is doubtful about that."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", FitWarning)
+        shift.adapt(logits, method=estimate)
+    return [str(each.message) for each in caught]
 
 
 def _order_of(calibrator: Calibrator, source: Source) -> list[int] | None:
@@ -347,14 +337,9 @@ def _order_of(calibrator: Calibrator, source: Source) -> list[int] | None:
     if sorted(source.names) != sorted(known) or source.values.ndim == 1:
         remedy = f": give --positive {shlex.quote(known[1])}" if sorted(source.names) == sorted(known) else ""
         raise FileError(
-            source.path, f"its classes are {_few(source.names)}, but those of the calibrator {_few(known)}{remedy}"
+            source.path, f"its classes are {few(source.names)}, but those of the calibrator {few(known)}{remedy}"
         )
     return [source.names.index(name) for name in known]
-
-
-def _few(names: tuple[str, ...]) -> str:
-    """The first names."""
-    return ", ".join(names[:5]) + ", ..." * (len(names) > 5)
 
 
 def _other_inputs(inputs: str | None, calibrator: Calibrator, source: Source) -> list[str]:
