@@ -154,6 +154,13 @@ def test_the_report_is_written_whole(files: dict[str, Path], tmp_path: Path, cap
     assert [path.name for path in report.parent.iterdir()] == ["out.html"]
 
 
+def test_results_are_printed_where_the_report_cannot_be_written(files: dict[str, Path], capsys: Screen) -> None:
+    found = ended(capsys, "evaluate", files["sharp"], "--report", files["sharp"] / "x.html", "--draws", 20)
+    assert (found.status, found.error.count("\n")) == (2, 1)
+    assert "x.html" in found.error
+    assert found.shown.startswith("sharp: Over-confident")
+
+
 @pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_condition_that_holds(tmp_path: Path) -> None:
     page, history = tmp_path / "page.html", tmp_path / "history.csv"
@@ -179,7 +186,6 @@ BAD: dict[str, tuple[list[str], str]] = {
     "bins beyond memory": (["pairs.csv", "--engine", "duckdb", "--convention", "netcal"], "--convention"),
     "not a table": (["broken.csv"], "row 2 has 'x'"),
     "beyond memory, missing column": (["broken.csv", "--engine", "duckdb", "--correct", "x"], "broken.csv"),
-    "folder in the way": (["sharp.npz", "--report", "sharp.npz/x.html"], "x.html"),
 }
 
 

@@ -144,7 +144,7 @@ BAD: dict[str, tuple[str, str]] = {
     "sum of the prior": ("recalibrate --fit val.npz --save a.safetensors --prior 0.5,0.6,0.1", "sum to 1"),
     "prior, keep": ("recalibrate --fit val.npz --save a.safetensors --prior em --accuracy keep", "--prior"),
     "prior of nothing": ("recalibrate --fit val.npz --save a.safetensors --prior em", "give --apply FILE"),
-    "no calibrator": ("apply test.npz --calibrator nope.safetensors", "nope.safetensors: no such file"),
+    "no calibrator": ("apply test.npz --calibrator nope.safetensors", "nope.safetensors: cannot be read: No such file"),
     "folder": ("apply test.npz --calibrator .", ".: cannot be read"),
     "not one": ("apply test.npz --calibrator val.npz", "val.npz: is not a safetensors file"),
     "truncated": ("apply test.npz --calibrator cut.safetensors", "cut.safetensors: is truncated"),

@@ -117,20 +117,9 @@ def _check_files(paths: Sequence[Path], report: Path | None, watch: Watch) -> No
         refuse_overwriting(report, "--report", (*paths, watch.baseline))
         if report.suffix.lower() not in (".html", ".htm"):
             raise FileError(report, "the report is an HTML page: choose a name that ends in .html")
-        _check_place(report)
     if watch.history is not None:
         refuse_overwriting(watch.history, "--history", (*paths, watch.baseline, report))
         check_history(watch.history)
-        _check_place(watch.history)
-
-
-def _check_place(path: Path) -> None:
-    """Raise an error if a file cannot be written there."""
-    if path.is_dir():
-        raise FileError(path, f"is a folder: choose the name of a file in it, such as {path.name}/audit{path.suffix}")
-    folder = next((parent for parent in path.absolute().parents if parent.exists()), Path("/"))
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise FileError(path, "cannot be written there: choose another folder")
 
 
 def model_names(paths: Sequence[Path]) -> list[str]:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from rich.console import Console
@@ -39,7 +39,6 @@ from calibrant.metrics.evaluate import Scores
 from calibrant.posthoc import (
     AutoCalibration,
     Calibrator,
-    ConformalClassifier,
     FitWarning,
     PriorShift,
     TemperatureScaling,
@@ -100,15 +99,13 @@ def _frequencies(text: str) -> list[float]:
         ) from None
 
 
-@dataclass(frozen=True)
-class Calibrated:
-    """Calibrated predictions of a file, and the scores before and after if the target is known and not too short."""
+class Calibrated(NamedTuple):
+    """Calibrated predictions of a file; scores before and after, if the target is known and not too short."""
 
     source: Source
     probabilities: Array
     notices: list[str]
-    before: Scores | None = None
-    after: Scores | None = None
+    scores: dict[str, Scores]
 
 
 def recalibrate_file(fit: Path, apply: Path | None, how: Fit, names: Columns, *, as_json: bool) -> None:
@@ -182,10 +179,10 @@ def _show(
     as_json: bool,
 ) -> None:
     """Print what was fitted, the scores before and after, and where the probabilities are."""
-    before, after = (None, None) if done is None else (done.before, done.after)
+    scores = {} if done is None else done.scores
     if as_json:
-        scores = {name: each and each.to_dict() for name, each in (("before", before), ("after", after))}
-        print_json({**fitted, "notices": notices, "out": None if out is None else str(out), **scores})
+        plain_scores = {name: scores[name].to_dict() if name in scores else None for name in ("before", "after")}
+        print_json({**fitted, "notices": notices, "out": None if out is None else str(out), **plain_scores})
         return
     console = Console()
     for sentence in said:
@@ -194,8 +191,8 @@ def _show(
     if done is None or out is None:
         return
     path = str(done.source.path)
-    if before is not None and after is not None:
-        print_scores(console, {"before": before, "after": after}, title=f"{plain(path)}: {before.title}")
+    if scores:
+        print_scores(console, scores, title=f"{plain(path)}: {scores['before'].title}")
     else:
         lacks = "has no target" if done.source.labels is None else f"has fewer than {SCORED_ROWS} rows"
         say(console, f"{path} {lacks}, so there are no scores to show.")
@@ -270,17 +267,16 @@ def _mixture(auto: AutoCalibration) -> str:
 
 
 def _loaded(path: Path) -> Calibrator:
-    if not path.exists():
-        raise FileError(path, "no such file")
     try:
         with naming(path):
             found = load(path)
     except OSError as error:
         raise FileError(path, f"cannot be read: {error.strerror or error}") from error
     if not isinstance(found, Calibrator):
-        what = "sets of classes" if isinstance(found, ConformalClassifier) else "probabilities of several labels"
         raise FileError(
-            path, f"holds a {type(found).__name__}, which gives {what}: use calibrant.posthoc.load in Python"
+            path,
+            f"holds a {type(found).__name__}, which does not give probabilities of classes: use "
+            "calibrant.posthoc.load in Python",
         )
     return found
 
@@ -312,11 +308,11 @@ def _calibrated(
             probabilities = probabilities[:, np.argsort(order)]
         if source.names is None and calibrator.labels_ is not None:  # columns without names are in the same order
             source = replace(source, names=tuple(map(str, calibrator.labels_)))
-        if source.labels is None or len(source.labels) < SCORED_ROWS:
-            return Calibrated(source, probabilities, notices)
-        after = replace(source, kind="probabilities", values=probabilities)
-        before = scores_of(source.predictions())
-        return Calibrated(source, probabilities, notices, before, scores_of(after.predictions()))
+        scores = {}
+        if source.labels is not None and len(source.labels) >= SCORED_ROWS:
+            after = replace(source, kind="probabilities", values=probabilities)
+            scores = {"before": scores_of(source.predictions()), "after": scores_of(after.predictions())}
+    return Calibrated(source, probabilities, notices, scores)
 
 
 def _adapted(shift: PriorShift, logits: Array, estimate: Estimate) -> list[str]:
