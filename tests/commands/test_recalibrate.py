@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from calibrant import metrics, posthoc
-from calibrant.cli import Method
+from calibrant.commands import Method
 from calibrant.files import read_predictions
 from calibrant.posthoc import AutoCalibration, ConformalClassifier
 from calibrant.posthoc.registry import METHODS

@@ -5,15 +5,21 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from calibrant.commands import Engine
-from calibrant.commands.monitor import Watch, append_history, check_history, failures, with_groups_and_changes
+from calibrant.commands import Engine, Evaluation
+from calibrant.commands.monitor import (
+    append_history,
+    check_history,
+    failures,
+    parse_conditions,
+    with_groups_and_changes,
+)
 from calibrant.commands.terminal import (
     Advance,
     plain,
@@ -30,7 +36,6 @@ from calibrant.files import FileError, digest, fits_in_memory, naming, read_sour
 from calibrant.files.formats import TABLES, is_table
 from calibrant.files.layout import Columns
 from calibrant.metrics import compare
-from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.intervals import Comparison
 from calibrant.report import audit
 from calibrant.report.audit import Audit, audit_table
@@ -40,42 +45,30 @@ from calibrant.report.formats import clean
 MOST_PAIRED = 6
 
 
-@dataclass(frozen=True)
-class AuditOptions:
-    """Options of an evaluation, from the command line."""
-
-    names: Columns
-    bins: int | None
-    convention: ConventionName
-    draws: int
-    seed: int
-    margin: float
-    engine: Engine
-    memory_limit: str
-    watch: Watch
-
-
 # Two names of models, and their comparison, or the reason why there is none.
 Compared = tuple[str, str, Comparison | str]
 
 
-def evaluate_files(paths: Sequence[Path], options: AuditOptions, *, report: Path | None, as_json: bool) -> list[str]:
+def evaluate_files(
+    paths: Sequence[Path], options: Evaluation, columns: Columns, *, report: Path | None, as_json: bool
+) -> list[str]:
     """Evaluate each file, compare them, print, and write the report if requested; return the conditions that hold."""
-    _check_files(paths, report, options.watch)
+    conditions = parse_conditions(options)
+    _check_files(paths, report, options)
     names = model_names(paths)
     engine = _engine(paths, options.engine)
     if engine != "memory":
-        _check_engine(engine, options, report)
+        _check_engine(engine, options, columns, report)
     if report is not None:
         from calibrant.report import write_report  # noqa: F401 (a missing package is an error now, not at the end)
     with progress_bar("reading") as begin:
-        audits = [_audit(path, name, engine, options, begin) for path, name in zip(paths, names, strict=True)]
+        audits = [_audit(path, name, engine, options, columns, begin) for path, name in zip(paths, names, strict=True)]
         begin("comparing")
         compared = _compare(audits, options) if engine == "memory" else []
-    failed = failures(audits, options.watch.conditions)
+    failed = failures(audits, conditions)
     try:
         # Before anything is printed, which a closed pipe may end; a full disk does not lose what is printed.
-        _write(audits, compared, paths, report, options.watch.history)
+        _write(audits, compared, paths, report, options.history)
     finally:
         if as_json:
             print_json(_plain(audits, compared, engine) | {"failed": failed})
@@ -109,17 +102,17 @@ def _plain(audits: list[Audit], compared: Sequence[Compared], engine: Engine) ->
     }
 
 
-def _check_files(paths: Sequence[Path], report: Path | None, watch: Watch) -> None:
+def _check_files(paths: Sequence[Path], report: Path | None, options: Evaluation) -> None:
     """Raise an error about files to read and to write, before the audit takes its time."""
     if len({os.path.realpath(path) for path in paths}) < len(paths):
         raise ValueError("the same file is given twice")
     if report is not None:
-        refuse_overwriting(report, "--report", (*paths, watch.baseline))
+        refuse_overwriting(report, "--report", (*paths, options.baseline))
         if report.suffix.lower() not in (".html", ".htm"):
             raise FileError(report, "the report is an HTML page: choose a name that ends in .html")
-    if watch.history is not None:
-        refuse_overwriting(watch.history, "--history", (*paths, watch.baseline, report))
-        check_history(watch.history)
+    if options.history is not None:
+        refuse_overwriting(options.history, "--history", (*paths, options.baseline, report))
+        check_history(options.history)
 
 
 def model_names(paths: Sequence[Path]) -> list[str]:
@@ -131,30 +124,32 @@ def model_names(paths: Sequence[Path]) -> list[str]:
     return [f"{k}: {clean(str(path))}" for k, path in enumerate(paths, 1)]
 
 
-def _audit(path: Path, name: str, engine: Engine, options: AuditOptions, begin: Callable[[str], Advance]) -> Audit:
+def _audit(
+    path: Path, name: str, engine: Engine, options: Evaluation, columns: Columns, begin: Callable[[str], Advance]
+) -> Audit:
     asked: dict[str, Any] = {
         "bins": options.bins,
         "convention": options.convention,
         "draws": options.draws,
         "seed": options.seed,
-        "margin": options.margin,
+        "margin": options.margin / 100,
     }
     if engine == "duckdb" or engine == "spark":
         advance = begin(f"{name}: {engine}")
         limit = options.memory_limit
-        return audit_table(name, path, options.names, engine=engine, memory_limit=limit, progress=advance, **asked)
+        return audit_table(name, path, columns, engine=engine, memory_limit=limit, progress=advance, **asked)
     begin(f"{name}: reading")
-    source = read_source(path, options.names, labelled=True)
+    source = read_source(path, columns, labelled=True)
     with naming(path):
         given = source.predictions()
-    source.columns(options.watch.columns())  # a missing one is an error before the audit takes its time
+    source.columns(options.columns)  # a missing one is an error before the audit takes its time
     found = audit(name, given, progress=begin(f"{name}: testing"), **asked)
     begin(f"{name}: groups and changes")
-    found = with_groups_and_changes(found, source, options.watch, options.names)
+    found = with_groups_and_changes(found, source, options, columns)
     return replace(found, notices=(*source.notices, *found.notices))
 
 
-def _compare(audits: list[Audit], options: AuditOptions) -> list[Compared]:
+def _compare(audits: list[Audit], options: Evaluation) -> list[Compared]:
     """Compare every pair; of many models, each with the first."""
     pairs = list(combinations(audits, 2))
     if len(audits) > MOST_PAIRED:
@@ -202,12 +197,12 @@ def _engine(paths: Sequence[Path], wished: Engine) -> Engine:
     return wished
 
 
-def _check_engine(engine: Engine, options: AuditOptions, report: Path | None) -> None:
+def _check_engine(engine: Engine, options: Evaluation, columns: Columns, report: Path | None) -> None:
     """Raise an error about options that need the samples."""
-    watch, beyond = options.watch, f"in memory, not in {engine}: leave"
+    beyond = f"in memory, not in {engine}: leave"
     if report is not None:
         raise ValueError(f"--report needs the samples {beyond} it out, or choose --engine memory")
-    if watch.columns() or watch.baseline or watch.history or options.names.weight is not None:
+    if options.columns or options.baseline or options.history or columns.weight is not None:
         raise ValueError(
             f"--group, --time, --baseline, --history and --weight need the samples {beyond} them out, or choose "
             "--engine memory"

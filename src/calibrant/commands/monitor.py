@@ -6,12 +6,13 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from calibrant.commands import Evaluation
 from calibrant.files import FileError, Source, digest, naming, read_source, whole_or_not_at_all
 from calibrant.files.formats import FORMATS, Table, explained, suffix_of, text
 from calibrant.files.layout import Columns
@@ -39,34 +40,13 @@ class Condition(NamedTuple):
     limit: float = 0.0
 
 
-@dataclass(frozen=True)
-class Watch:
-    """What to look at beside the whole file, and what to do about it.
-
-    Attributes:
-        groups: Columns of groups.
-        time: Column of times.
-        baseline: Predictions on other samples to compare with.
-        conditions: Conditions under which the evaluation fails.
-        history: File to append a row to.
-    """
-
-    groups: tuple[str, ...] = ()
-    time: str | None = None
-    baseline: Path | None = None
-    conditions: tuple[Condition, ...] = ()
-    history: Path | None = None
-
-    def __post_init__(self) -> None:
-        for condition in self.conditions:
-            if condition.key in ("worse-than-baseline", "changed") and self.baseline is None:
-                raise ValueError(f"--fail-if {condition.key} needs a --baseline FILE")
-        if self.history is not None and self.history.suffix.lower() not in HISTORY_SUFFIXES:
-            raise ValueError(f"{self.history}: a history is one of {', '.join(HISTORY_SUFFIXES)}")
-
-    def columns(self) -> tuple[str, ...]:
-        """Columns that are read."""
-        return self.groups if self.time is None else (*self.groups, self.time)
+def parse_conditions(options: Evaluation) -> list[Condition]:
+    """The conditions of ``--fail-if``."""
+    conditions = [parse_condition(text) for text in options.fail_if]
+    for condition in conditions:
+        if condition.key in ("worse-than-baseline", "changed") and options.baseline is None:
+            raise ValueError(f"--fail-if {condition.key} needs a --baseline FILE")
+    return conditions
 
 
 def parse_condition(text: str) -> Condition:
@@ -92,9 +72,9 @@ def parse_condition(text: str) -> Condition:
     return Condition(text, found[1], found[2], limit)
 
 
-def with_groups_and_changes(audit: Audit, source: Source, watch: Watch, names: Columns) -> Audit:
+def with_groups_and_changes(audit: Audit, source: Source, options: Evaluation, names: Columns) -> Audit:
     """Add what was asked for to an audit: groups, time and the change since the baseline."""
-    if not (watch.groups or watch.time or watch.baseline):
+    if not (options.groups or options.time or options.baseline):
         return audit
     if audit.task == "multi-label":
         raise FileError(
@@ -104,19 +84,19 @@ def with_groups_and_changes(audit: Audit, source: Source, watch: Watch, names: C
         )
     pairs = audit.judged
     with naming(source.path):
-        columns = source.columns(watch.columns())
-        if watch.groups:
-            groups = {name: _filled(columns[name]) for name in watch.groups}
-            only = groups[watch.groups[0]] if len(groups) == 1 else groups
+        columns = source.columns(options.columns)
+        if options.groups:
+            groups = {name: _filled(columns[name]) for name in options.groups}
+            only = groups[options.groups[0]] if len(groups) == 1 else groups
             audit = replace(audit, groups=calibration_by_group(pairs, groups=only, seed=audit.seed))
-        if watch.time:
-            time = columns[watch.time]
+        if options.time:
+            time = columns[options.time]
             if np.ma.getmaskarray(time).any():
-                raise ValueError(f"column {watch.time!r} has empty cells: leave those rows out")
+                raise ValueError(f"column {options.time!r} has empty cells: leave those rows out")
             audit = replace(audit, over_time=calibration_over_time(pairs, time=np.ma.getdata(time)))
-    if watch.baseline is not None:
-        with naming(watch.baseline):
-            before = read_source(watch.baseline, names, labelled=True).predictions()
+    if options.baseline is not None:
+        with naming(options.baseline):
+            before = read_source(options.baseline, names, labelled=True).predictions()
             if before.task != audit.task or before.classes != audit.predictions.classes:
                 raise ValueError("has other classes than the file it is the baseline of: compare the same model")
         audit = replace(audit, change=calibration_change(views(before, most=1)[0].pairs, pairs))
@@ -156,7 +136,9 @@ def _happened(audit: Audit, event: str) -> bool:
 
 
 def check_history(path: Path) -> None:
-    """Raise an error if a file is there already and is no history, before the audit takes its time."""
+    """Raise an error about a name that is no table's, or a file that is no history, before the audit takes its time."""
+    if path.suffix.lower() not in HISTORY_SUFFIXES:
+        raise FileError(path, f"a history is one of {', '.join(HISTORY_SUFFIXES)}")
     if path.is_file():
         with closing(Table(path)) as table:
             if not set(table.names()) >= HISTORY_COLUMNS:

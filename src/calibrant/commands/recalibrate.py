@@ -4,13 +4,14 @@ import os
 import shlex
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from rich.console import Console
 
+from calibrant.commands import Recalibration
 from calibrant.commands.terminal import (
     plain,
     print_json,
@@ -62,32 +63,21 @@ MOST_SHOWN = 5
 KEEPING = ("temperature", "ensemble-temperature")
 
 
-@dataclass(frozen=True)
-class Fit:
-    """The method to fit, and what to do with it."""
+def _estimate(how: Recalibration) -> Estimate | None:
+    """How to estimate the frequencies of the classes, if they are not given."""
+    return cast(Estimate, how.prior) if how.prior in ("em", "confusion") else None
 
-    method: str
-    accuracy: Literal["free", "keep"]
-    out: Path | None
-    save: Path | None
-    prior: str | None = None
 
-    @property
-    def estimated(self) -> Estimate | None:
-        """How to estimate the frequencies of the classes, if they are not given."""
-        return cast(Estimate, self.prior) if self.prior in ("em", "confusion") else None
-
-    def calibrator(self) -> Calibrator:
-        """Make the unfitted calibrator."""
-        if self.prior is not None:
-            if self.accuracy == "keep":
-                raise ValueError("--prior may change predictions: leave out --accuracy keep")
-            return PriorShift(None if self.estimated else _frequencies(self.prior), self.method)
-        if self.method == "auto":
-            return AutoCalibration(accuracy=self.accuracy)
-        if self.accuracy == "keep" and self.method not in KEEPING:
-            raise ValueError(f"--accuracy keep is for --method {', '.join(('auto', *KEEPING))}, not {self.method}")
-        return METHODS[self.method]()
+def _unfitted(how: Recalibration) -> Calibrator:
+    if how.prior is not None:
+        if how.accuracy == "keep":
+            raise ValueError("--prior may change predictions: leave out --accuracy keep")
+        return PriorShift(None if _estimate(how) else _frequencies(how.prior), how.method)
+    if how.method == "auto":
+        return AutoCalibration(accuracy=how.accuracy)
+    if how.accuracy == "keep" and how.method not in KEEPING:
+        raise ValueError(f"--accuracy keep is for --method {', '.join(('auto', *KEEPING))}, not {how.method}")
+    return METHODS[how.method]()
 
 
 def _frequencies(text: str) -> list[float]:
@@ -108,7 +98,7 @@ class Calibrated(NamedTuple):
     scores: dict[str, Scores]
 
 
-def recalibrate_file(fit: Path, apply: Path | None, how: Fit, names: Columns, *, as_json: bool) -> None:
+def recalibrate_file(fit: Path, apply: Path | None, how: Recalibration, names: Columns, *, as_json: bool) -> None:
     """Fit, apply, write, and print before and after."""
     out = _check_files(fit, apply, how)
     with progress_bar("reading") as begin:
@@ -121,7 +111,7 @@ def recalibrate_file(fit: Path, apply: Path | None, how: Fit, names: Columns, *,
         done = None
         if new is not None:
             begin("applying")
-            done = _calibrated(calibrator, new, training.kind, how.estimated)
+            done = _calibrated(calibrator, new, training.kind, _estimate(how))
             notices += done.notices
             if os.path.realpath(fit) == os.path.realpath(new.path):
                 notices.append(
@@ -199,14 +189,14 @@ def _show(
     say_path(console, "Written", out)
 
 
-def _check_files(fit: Path, apply: Path | None, how: Fit) -> Path | None:
+def _check_files(fit: Path, apply: Path | None, how: Recalibration) -> Path | None:
     """The file of calibrated predictions to write; an error about files before the fit takes its time."""
     inputs = [fit] if apply is None else [fit, apply]
     if apply is None and how.save is None:
         raise ValueError("nothing to do with the fitted method: give --apply FILE, --save FILE, or both")
     if apply is None and how.out is not None:
         raise ValueError("--out is for the predictions of --apply: give --apply FILE, or leave --out away")
-    if apply is None and how.estimated:
+    if apply is None and _estimate(how):
         raise ValueError(
             f"--prior {how.prior} estimates frequencies from the predictions of --apply: give --apply FILE"
         )
@@ -218,7 +208,7 @@ def _check_files(fit: Path, apply: Path | None, how: Fit) -> Path | None:
     return written
 
 
-def _fitted(how: Fit, source: Source) -> tuple[Calibrator, list[str]]:
+def _fitted(how: Recalibration, source: Source) -> tuple[Calibrator, list[str]]:
     """Fit, and collect the notices; the calibrator has the names of the classes, if the file does."""
     names, target = source.names, np.asarray(source.labels).astype(np.int64)
     with naming(source.path), warnings.catch_warnings():
@@ -226,7 +216,7 @@ def _fitted(how: Fit, source: Source) -> tuple[Calibrator, list[str]]:
         logits = _logits_of(source, SCORED_ROWS)
         if names is not None:
             target = np.array([names[k] if k >= 0 else k for k in target.tolist()], dtype=object)
-        calibrator = how.calibrator().fit(logits, target, sample_weight=source.weight, classes=names)
+        calibrator = _unfitted(how).fit(logits, target, sample_weight=source.weight, classes=names)
         notices = [*(f"{source.path.name}: {notice}" for notice in source.notices), *calibrator.notices_]
         if how.method != "auto" and how.prior is None and logits.size <= CROSS_CHECKED_LOGITS:
             worse = calibrator.worse_than_nothing(logits, target, sample_weight=source.weight)
@@ -246,12 +236,12 @@ def _fitted_numbers(calibrator: Calibrator) -> dict[str, Any]:
     return {}
 
 
-def _moved(shift: PriorShift, how: Fit) -> str:
+def _moved(shift: PriorShift, how: Recalibration) -> str:
     """The old and the new frequencies of the classes, in a sentence."""
     pairs = zip(shift.classes_.tolist(), shift.source_.tolist(), shift.prior or (), strict=True)
     shown = [f"class {name} {100 * old:.3g} % to {100 * new:.3g} %" for name, old, new in pairs]
     more = f", and {len(shown) - MOST_SHOWN} more" if len(shown) > MOST_SHOWN else ""
-    origin = f"estimated by {how.estimated} from the predictions of --apply" if how.estimated else "given"
+    origin = f"estimated by {_estimate(how)} from the predictions of --apply" if _estimate(how) else "given"
     return f"Frequencies moved: {', '.join(shown[:MOST_SHOWN])}{more} ({origin})."
 
 
