@@ -106,7 +106,10 @@ def with_groups_and_changes(audit: Audit, source: Source, options: Evaluation, n
 def _filled(column: Any) -> Any:
     """Group labels, with empty cells as a group of their own."""
     values, empty = np.ma.getdata(column), np.ma.getmaskarray(column)
-    return np.where(empty, None, values) if empty.any() else values
+    if empty.any():
+        values = values.astype(object)
+        values[empty] = None
+    return values
 
 
 def failures(audits: Sequence[Audit], conditions: Sequence[Condition]) -> list[str]:

@@ -43,10 +43,7 @@ def say_path(console: Console, what: str, path: object) -> None:
 
 def print_audit(console: Console, audit: "Audit") -> None:
     """Scores before and after recalibration, intervals, tests, and parts of the losses."""
-    columns = {"value": audit.scores}
-    if audit.repair is not None:
-        columns["recalibrated"] = audit.repair.scores
-    print_scores(console, columns, title=audit.scores.title)
+    print_scores(console, audit.columns, title=audit.scores.title)
     intervals = (f"{label(key)} {in_unit(interval)}" for key, interval in audit.intervals.items())
     say(console, f"95 % intervals: {'; '.join(intervals)}.")
     for key, parts in audit.parts.items():
@@ -77,8 +74,8 @@ def _print_finding(console: Console, found: "Finding") -> None:
 
 
 def _print_findings(console: Console, audit: "Audit") -> None:
-    alone = [found for found in audit.findings if found.view.kind not in ("class", "label")]
-    family = sorted((found for found in audit.findings if found not in alone), key=lambda found: found.p_value)
+    alone = [found for found in audit.findings if found not in audit.classes]
+    family = sorted(audit.classes, key=lambda found: found.p_value)
     rows = []
     for found in [*alone, *family][:TABLE_ROWS]:
         equal, view = found.equivalence, found.view

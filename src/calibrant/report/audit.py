@@ -129,6 +129,16 @@ class Audit:
         return self.findings[0].test
 
     @property
+    def classes(self) -> tuple[Finding, ...]:
+        """Findings about single classes or labels, which are tested as a family."""
+        return tuple(found for found in self.findings if found.view.kind in ("class", "label"))
+
+    @property
+    def columns(self) -> dict[str, Scores]:
+        """Scores as they are and recalibrated, by their headings."""
+        return {"value": self.scores} | ({} if self.repair is None else {"recalibrated": self.repair.scores})
+
+    @property
     def judged(self) -> Predictions:
         """Pairs of the first view: what gap, ECE and the reliability diagram are about; of labels all pairs."""
         return self.predictions if self.task == "multi-label" else self.findings[0].view.pairs
@@ -159,11 +169,8 @@ class Audit:
         }
 
     def _repr_html_(self) -> str:
-        columns = {"value": self.scores}
-        if self.repair is not None:
-            columns["recalibrated"] = self.repair.scores
-        rows = [(row.label, *row.values, row.convention) for row in score_rows(list(columns.values()))]
-        header = ("score", *columns, "convention")
+        rows = [(row.label, *row.values, row.convention) for row in score_rows(list(self.columns.values()))]
+        header = ("score", *self.columns, "convention")
         return html_table(f"{self.name}: {self.verdict}", header, rows, right=(1, 2))
 
 

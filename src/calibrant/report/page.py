@@ -207,7 +207,7 @@ def _tests(audit: Audit) -> Iterator[tuple[str, str]]:
 
 def _classes(audit: Audit) -> dict[str, Any] | None:
     """The judged classes or labels with the largest gaps; None if single ones are not judged."""
-    judged = [found for found in audit.findings if found.view.kind in ("class", "label")]
+    judged = audit.classes
     if not judged:
         return None
     worst = sorted(judged, key=lambda found: -abs(found.gap.value))[:MOST_ROWS]

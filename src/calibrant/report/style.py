@@ -84,9 +84,7 @@ def legend_above(figure: Figure, title: str | None, *handles: Line2D | Patch) ->
             borderaxespad=0.3,
         )  # fmt: skip
         if title is not None:
-            legend.set_title(clean(title), prop=FontProperties(size=10.5, weight="bold"))
-            # A dollar sign in a name is a dollar sign, not mathematics.
-            legend.get_title().set_parse_math(False)
+            legend.set_title(literal(title), prop=FontProperties(size=10.5, weight="bold"))
         if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
             return
         legend.remove()

@@ -43,18 +43,15 @@ def verdict_of(audit: "Audit") -> str:
         Risks of class 1 are overstated by a factor of 2.05 (95 % interval 1.95 to 2.16)
         The hypothesis that these risks are calibrated is rejected (p < 0.001)
     """
-    findings = audit.findings
-    family = [found for found in findings if found.view.kind in ("class", "label")]
-    samples = audit.scores.samples
+    findings, samples = audit.findings, audit.scores.samples
     said = []
     if samples < FEW:
         said.append(
             f"{samples:,} samples are few: only large errors show, and intervals are rough; give {ENOUGH} or more."
         )
-    said += [_of_view(found, samples) for found in findings if found not in family]
-    if family:
-        start = "But the" if findings[0] not in family and not findings[0].rejected else "The"
-        said.append(_of_classes(family, audit.scores.classes or len(family), start))
+    said += [_of_view(found, samples) for found in findings if found not in audit.classes]
+    if audit.classes:
+        said.append(_of_classes(audit))
     if any(found.rejected for found in findings) and (audit.repair is not None or audit.problem):
         said.append(_recalibration(audit))
     return " ".join([*said, *_of_groups_and_changes(audit)])
@@ -153,9 +150,11 @@ def _acceptance(found: "Finding") -> str:
     )
 
 
-def _of_classes(family: Sequence["Finding"], total: int, start: str) -> str:
-    """The sentence about the classes or labels that were tested, of ``total`` that there are."""
-    kind = family[0].view.kind
+def _of_classes(audit: "Audit") -> str:
+    """The sentence about the classes or labels that were tested."""
+    family, first = audit.classes, audit.findings[0]
+    total, kind = audit.scores.classes or len(family), family[0].view.kind
+    start = "But the" if first not in family and not first.rejected else "The"
     words = f"{kind}es" if kind == "class" else f"{kind}s"
     of = f"{len(family):,} {words}"
     if total > len(family):
