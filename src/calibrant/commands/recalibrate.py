@@ -51,6 +51,7 @@ from calibrant.posthoc.map import Affine, Logits
 from calibrant.posthoc.prior import Estimate
 from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.saved import read_header
+from calibrant.report.repair import fitted_numbers
 from calibrant.report.statistics import scores_of
 
 # Rows that scores need: the number that ``evaluate`` does.
@@ -130,7 +131,7 @@ def recalibrate_file(fit: Path, apply: Path | None, how: Recalibration, names: C
         said.append(_mixture(inner))
     if isinstance(calibrator, PriorShift):
         said.append(plain(_moved(calibrator, how)))
-    fitted = {"method": how.method, **_fitted_numbers(calibrator)}
+    fitted = {"method": how.method, **fitted_numbers(calibrator)}
     if how.save is not None:
         fitted["calibrator"] = str(how.save)
     _show(said, fitted, list(dict.fromkeys(notices)), done, out, as_json=as_json)
@@ -222,18 +223,6 @@ def _fitted(how: Recalibration, source: Source) -> tuple[Calibrator, list[str]]:
             worse = calibrator.worse_than_nothing(logits, target, sample_weight=source.weight)
             notices += [] if worse is None else [worse]
     return calibrator, notices
-
-
-def _fitted_numbers(calibrator: Calibrator) -> dict[str, Any]:
-    """What was fitted, for JSON."""
-    if isinstance(calibrator, TemperatureScaling):
-        return {"temperature": calibrator.temperature_}
-    if isinstance(calibrator, AutoCalibration):
-        return {"weights": calibrator.weights_, "gain": calibrator.gain_, "why": calibrator.why_}
-    if isinstance(calibrator, PriorShift):
-        old, new = calibrator.source_.tolist(), list(calibrator.prior or ())
-        return {**_fitted_numbers(calibrator.calibrator), "prior_of_fit": old, "prior": new}
-    return {}
 
 
 def _moved(shift: PriorShift, how: Recalibration) -> str:

@@ -15,7 +15,14 @@ from calibrant.metrics.evaluate import Scores
 from calibrant.metrics.predictions import Predictions, Task
 from calibrant.metrics.proper import log_losses
 from calibrant.metrics.tests import Judgement
-from calibrant.posthoc import FitWarning, MultiLabelCalibration, TemperatureScaling, logits_from_probabilities
+from calibrant.posthoc import (
+    AutoCalibration,
+    FitWarning,
+    MultiLabelCalibration,
+    PriorShift,
+    TemperatureScaling,
+    logits_from_probabilities,
+)
 from calibrant.posthoc.cross_validation import HeldOut, canonical_order
 from calibrant.posthoc.registry import METHODS
 from calibrant.report.statistics import mean_and_error, scores_of
@@ -53,12 +60,23 @@ class Repair:
         return {
             "method": self.method,
             "description": self.description,
-            "temperature": getattr(self.calibrator, "temperature_", None) if self.method == "temperature" else None,
-            "weights": getattr(self.calibrator, "weights_", None) if self.method == "auto" else None,
+            **fitted_numbers(self.calibrator),
             "cross_fitted_log_loss": self.tried,
             **self.scores.to_dict(),
             "views": [test_of_view(found) for found in self.judgements],
         }
+
+
+def fitted_numbers(calibrator: Any) -> dict[str, Any]:
+    """What was fitted, ready for JSON."""
+    if isinstance(calibrator, TemperatureScaling):
+        return {"temperature": calibrator.temperature_}
+    if isinstance(calibrator, AutoCalibration):
+        return {"weights": calibrator.weights_, "gain": calibrator.gain_, "why": calibrator.why_}
+    if isinstance(calibrator, PriorShift):
+        old, new = calibrator.source_.tolist(), list(calibrator.prior or ())
+        return {**fitted_numbers(calibrator.calibrator), "prior_of_fit": old, "prior": new}
+    return {}
 
 
 def test_of_view(found: Judgement) -> dict[str, Any]:
@@ -90,12 +108,12 @@ def recalibrated(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
         warnings.simplefilter("ignore", InputWarning)  # the notices of the predictions say it
-        logits, target = _fitted_on(given)
-        halves = _halves(given, logits, target, seed)
-        cross_fitted = {name: _cross_fitted(name, given, logits, target, halves) for name in _candidates(given)}
+        data = _fitted_on(given)
+        halves = _halves(given.task, data, seed)
+        cross_fitted = {name: _cross_fitted(name, given, data, halves) for name in _candidates(given)}
         losses = {name: log_losses(one) for name, one in cross_fitted.items()}
         chosen = _best(given, losses)
-        calibrator = _fit(chosen, given.task, logits, target, given.sample_weight)
+        calibrator = _fit(chosen, given.task, data)
     after = cross_fitted[chosen]
     return Repair(
         chosen,
@@ -115,48 +133,50 @@ def _candidates(given: Predictions) -> tuple[str, ...]:
     return ("temperature", "auto") if numbers.size <= MOST_NUMBERS else ("temperature",)
 
 
-def _fitted_on(given: Predictions) -> tuple[Array, Any]:
-    """Logits and target of a fit: of pairs, the log-odds of the confidence and whether it was right."""
+def _fitted_on(given: Predictions) -> HeldOut:
+    """Samples of a fit: of pairs, the log-odds of the confidence and whether it was right."""
+    weight = given.sample_weight
     if given.probabilities is None or given.target is None:
-        return logits_from_probabilities(given.confidence), given.correct.astype(np.int64)
+        return HeldOut(logits_from_probabilities(given.confidence), given.correct.astype(np.int64), weight)
     if given.logits is not None:
-        return given.logits, given.target
-    if given.target.ndim == 2:
-        flat = logits_from_probabilities(np.ascontiguousarray(given.probabilities).reshape(-1))
-        return flat.reshape(given.probabilities.shape), given.target
-    return logits_from_probabilities(given.probabilities), given.target
+        return HeldOut(given.logits, given.target, weight)
+    probabilities = given.probabilities
+    if given.task == "multi-label":  # each label by itself, as their probabilities do not sum to 1
+        logits = logits_from_probabilities(np.ascontiguousarray(probabilities).reshape(-1)).reshape(probabilities.shape)
+    else:
+        logits = logits_from_probabilities(probabilities)
+    return HeldOut(logits, given.target, weight)
 
 
-def _halves(given: Predictions, logits: Array, target: Any, seed: int) -> tuple[IndexArray, IndexArray]:
+def _halves(task: Task, data: HeldOut, seed: int) -> tuple[IndexArray, IndexArray]:
     """Two random halves of the samples, the same in whatever order the rows came."""
-    if given.task in ("confidence", "multi-label"):  # logits of events, which others may join: against that of none
-        logits = np.column_stack((np.zeros(len(logits)), logits))
-    classes = (target == 1).sum(1) if given.task == "multi-label" else target
-    order = canonical_order(HeldOut(logits, classes, given.sample_weight))
+    if task in ("confidence", "multi-label"):  # one logit of each event, against 0 of its absence
+        data = data._replace(logits=np.column_stack((np.zeros(len(data.logits)), data.logits)))
+    if task == "multi-label":
+        data = data._replace(target=(data.target == 1).sum(1))
+    order = canonical_order(data)
     shuffled = order[np.random.default_rng(seed).permutation(len(order))]
     middle = len(order) // 2
     return shuffled[:middle], shuffled[middle:]
 
 
-def _cross_fitted(
-    name: str, given: Predictions, logits: Array, target: Any, halves: tuple[IndexArray, IndexArray]
-) -> Predictions:
+def _cross_fitted(name: str, given: Predictions, data: HeldOut, halves: tuple[IndexArray, IndexArray]) -> Predictions:
     """Each half recalibrated by a fit on the other."""
-    weight = given.sample_weight
     parts: list[Array] = []
     for fit, apply in (halves, halves[::-1]):
-        fitted = _fit(name, given.task, logits[fit], target[fit], None if weight is None else weight[fit])
-        parts.append(np.asarray(fitted.predict_proba(logits[apply])))
+        fitted = _fit(name, given.task, data.take(fit))
+        parts.append(np.asarray(fitted.predict_proba(data.logits[apply])))
     found = np.concatenate(parts)
     probabilities = np.empty_like(found)
     probabilities[np.concatenate(halves[::-1])] = found
     return _with(given, probabilities)
 
 
-def _fit(name: str, task: Task, logits: Array, target: Any, weight: Array | None) -> Any:
+def _fit(name: str, task: Task, data: HeldOut) -> Any:
     if task == "multi-label":
-        return MultiLabelCalibration(name).fit(logits, target, sample_weight=weight, ignore_index=IGNORED)
-    return METHODS[name]().fit(logits, target, sample_weight=weight, ignore_index=None)
+        several = MultiLabelCalibration(name)
+        return several.fit(data.logits, data.target, sample_weight=data.weight, ignore_index=IGNORED)
+    return METHODS[name]().fit(data.logits, data.target, sample_weight=data.weight, ignore_index=None)
 
 
 def _with(given: Predictions, probabilities: Array) -> Predictions:
