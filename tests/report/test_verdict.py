@@ -137,21 +137,19 @@ def rejected() -> Audit:
 @pytest.mark.parametrize(
     ("after", "p_after", "words"),
     [
-        (confidences((0.75, 0.75, 250), (0.5, 0.5, 250)), 0.2, "repairs it, as far as 500 samples show (cross-fitted)"),
-        (confidences((0.85, 0.75, 250), (0.6, 0.5, 250)), 0.2, "repairs part of it"),
-        (confidences((0.75, 0.75, 250), (0.5, 0.5, 250)), 0.01, "repairs most of it"),
-        (confidences((0.9, 0.75, 250), (0.7, 0.5, 250)), 0.01, "hardly helps"),
-        (confidences((0.99, 0.75, 250), (0.9, 0.5, 250)), 0.01, "makes it worse"),
+        (confidences((0.75, 0.75, 250), (0.5, 0.5, 250)), 0.2, "repairs it, as far as 500 samples show"),
+        (confidences((0.85, 0.75, 250), (0.6, 0.5, 250)), 0.2, "does not repair it, and takes .* to 9.90 %"),
+        (confidences((0.75, 0.75, 250), (0.5, 0.5, 250)), 0.01, "does not repair it, and takes .* from 17.40 to"),
     ],
 )
-def test_what_recalibration_does_is_judged_by_the_test_then_by_smooth_ece(
+def test_what_recalibration_does_is_judged_by_tests_and_the_gap(
     rejected: Audit, after: Predictions, p_after: float, words: str
 ) -> None:
     assert rejected.repair is not None
     (view,) = views(after)
     judged = replace(rejected.repair.judgements[0], view=view, p_value=p_after)
     changed = replace(rejected, repair=replace(rejected.repair, judgements=(judged,)))
-    assert changed.verdict.endswith(f"Recalibration by {rejected.repair.description} {words}.")
+    assert re.search(f"Recalibration by {re.escape(rejected.repair.description)} {words}", changed.verdict)
 
 
 def test_without_a_repair_the_verdict_says_why() -> None:

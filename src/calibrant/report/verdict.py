@@ -29,8 +29,8 @@ def verdict_of(audit: "Audit") -> str:
     What is judged is named: the risk of class 1, the top label, each class or label, the confidence. An error is
     reported if its interval excludes 0; if nothing is rejected, the errors that the samples cannot rule out are.
     Recalibration repairs the model if no test rejects any more, on samples it was not fitted on; if not, smooth ECE,
-    which needs no bins, measures how much of the error is left where it was rejected. Groups, time and the baseline
-    are mentioned if something was found there.
+    which needs no bins, measures the error that is left. Groups, time and the baseline are mentioned if something was
+    found there.
 
     Example:
         >>> import numpy as np
@@ -213,9 +213,5 @@ def _effect(audit: "Audit", repair: "Repair") -> str:
     wrong = [place for place, found in enumerate(audit.findings) if found.rejected]
     before = float(np.mean([metrics.smooth_ece(audit.findings[place].view.pairs) for place in wrong]))
     after = float(np.mean([metrics.smooth_ece(repair.judgements[place].view.pairs) for place in wrong]))
-    removed = 1 - after / before if before > 0 else 0.0
-    if removed >= 0.5:
-        return "repairs most of it"
-    if removed >= 0.2:
-        return "repairs part of it"
-    return "hardly helps" if removed > -0.1 else "makes it worse"
+    error = f"the smooth ECE of what is rejected from {100 * before:.2f} to {100 * after:.2f} %"
+    return f"does not repair it, and takes {error} (cross-fitted)"
