@@ -1,15 +1,13 @@
 """The figures: reliability diagram and cumulative plot; gaps of classes, of groups and over time.
 
 A gap is the mean probability minus the share that came true, in points, so 0 is calibrated on average. Figures are
-drawn without ``pyplot``, so nothing is shown, kept or leaked: save one with ``figure.savefig``. All take
-
-- ``title``: the title of the figure, shown literally, without control characters;
-- ``ax``: axes of your own to draw the main plot in; their figure is returned.
+drawn without ``pyplot``, so nothing is shown, kept or leaked: save one with ``figure.savefig``.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -95,10 +93,6 @@ def reliability_diagram(
         Line2D([], [], color=MUTED, linewidth=1, linestyle=(0, (3, 2)), label="calibrated"),
     )
 
-    def draw_bins(axes: Axes) -> None:
-        _draw_bins(axes, table)
-        axes.set(xlabel=stated, ylabel=came_true)
-
     def draw_histogram(axes: Axes) -> None:
         left, width, samples = _boxes(table)
         axes.bar(left, samples / predictions.total, width, align="edge", color=ACCENT, linewidth=0)
@@ -107,6 +101,7 @@ def reliability_diagram(
         axes.yaxis.set_major_formatter(percent_ticks())
         axes.grid(visible=False, axis="x")
 
+    draw_bins = partial(_draw_bins, table=table, stated=stated, came_true=came_true)
     if ax is not None:
         return _drawn({draw_bins: 1}, handles, title, ax)
     return _drawn({draw_bins: 5, draw_histogram: 1}, handles, title)
@@ -120,7 +115,7 @@ def _boxes(table: BinTable) -> tuple[Array, Array, Array]:
     return table.lower[held] + 0.06 * width, 0.88 * width, table.samples[held]
 
 
-def _draw_bins(axes: Axes, table: BinTable) -> None:
+def _draw_bins(axes: Axes, table: BinTable, stated: str, came_true: str) -> None:
     held = table.samples > 0
     left, width, samples = _boxes(table)
     confidence, accuracy = table.confidence[held] / samples, table.right[held] / samples
@@ -132,7 +127,7 @@ def _draw_bins(axes: Axes, table: BinTable) -> None:
         confidence, accuracy, "o", color=ACCENT, markersize=5.5, markeredgecolor=PAPER, markeredgewidth=0.8,
         clip_on=False, zorder=3,
     )  # fmt: skip
-    axes.set(xlim=(0, 1), ylim=(0, 1))
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel=stated, ylabel=came_true)
     axes.xaxis.set_major_locator(FixedLocator([0, 0.2, 0.4, 0.6, 0.8, 1]))
     axes.xaxis.set_major_formatter(percent_ticks())
     axes.yaxis.set_major_formatter(percent_ticks())
@@ -184,9 +179,7 @@ def cumulative_plot(
         axes.set(xlim=(0, 1), ylim=(0, None), ylabel="cumulative share")
         axes.yaxis.set_major_formatter(percent_ticks())
 
-    def draw_difference(axes: Axes) -> None:
-        _draw_difference(axes, curves, order)
-
+    draw_difference = partial(_draw_difference, curves=curves, order=order)
     if ax is not None:
         return _drawn({draw_difference: 1}, below, title, ax)
     return _drawn({draw_curves: 5, draw_difference: 2.6}, (*above, *below), title)
