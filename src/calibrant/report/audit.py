@@ -217,7 +217,7 @@ def audit(
     )
     scores = scores_of(predictions, bins, convention)
     findings = tuple(_finding(judgement, margin) for judgement in judgements)
-    intervals = _intervals(predictions, findings[0].view, bins, convention, draws, seed)
+    intervals = _intervals(predictions, findings[0], bins, convention, draws, seed)
     done(0.5)
     repaired, problem = None, ""
     if repair:
@@ -261,15 +261,15 @@ def _finding(judgement: Judgement, margin: float) -> Finding:
 
 
 def _intervals(
-    given: Predictions, view: View, bins: int | None, convention: ConventionName, draws: int, seed: int
+    given: Predictions, first: Finding, bins: int | None, convention: ConventionName, draws: int, seed: int
 ) -> dict[str, Interval]:
     found = {}
-    if given.task != "multi-label" and len(given) > 1:
+    if given.task != "multi-label":
         count = min(draws, max(FEWEST_DRAWS, MOST_DRAWN // len(given)))
-        for metric in ("gap", "ece"):
-            found[metric] = metrics.confidence_interval(
-                view.pairs, metric=metric, draws=count, seed=seed, bins=bins, convention=convention
-            )
+        found["gap"] = first.gap
+        found["ece"] = metrics.confidence_interval(
+            first.view.pairs, metric="ece", draws=count, seed=seed, bins=bins, convention=convention
+        )
     if given.probabilities is not None:
         found["log_loss"] = mean_interval("log_loss", given, log_losses(given))
         found["brier"] = mean_interval("brier", given, brier_losses(given))
@@ -282,13 +282,13 @@ def audit_table(
     columns: Columns,
     *,
     engine: Literal["duckdb", "spark"],
-    bins: int | None = None,
-    convention: ConventionName = "paper",
-    draws: int = 1000,
-    seed: int = 0,
-    margin: float = 0.02,
-    memory_limit: str = "1GB",
-    progress: Callable[[float], None] | None = None,
+    bins: int | None,
+    convention: ConventionName,
+    draws: int,
+    seed: int,
+    margin: float,
+    memory_limit: str,
+    progress: Callable[[float], None],
 ) -> Audit:
     """Audit a table that is not read into memory: exact scores by SQL, and tests from cells of confidence.
 
