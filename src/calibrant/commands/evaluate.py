@@ -38,15 +38,11 @@ from calibrant.files.layout import Columns
 from calibrant.metrics import compare
 from calibrant.metrics.intervals import Comparison
 from calibrant.report import audit
-from calibrant.report.audit import Audit, audit_table
+from calibrant.report.audit import Audit, Compared, audit_table
 from calibrant.report.formats import clean
 
 # Largest number of models for which every pair is compared.
 MOST_PAIRED = 6
-
-
-# Two names of models, and their comparison, or the reason why there is none.
-Compared = tuple[str, str, Comparison | str]
 
 
 def evaluate_files(

@@ -14,7 +14,7 @@ from calibrant.metrics.closed_form import CalibrationLine, ClosedFormTest
 from calibrant.metrics.decomposition import Decomposition
 from calibrant.metrics.evaluate import Score, Scores, html_table
 from calibrant.metrics.groups import GroupCalibration
-from calibrant.metrics.intervals import Equivalence, Interval
+from calibrant.metrics.intervals import Comparison, Equivalence, Interval
 from calibrant.metrics.predictions import MOST, Predictions, Task, View
 from calibrant.metrics.proper import brier_losses, log_losses
 from calibrant.metrics.registry import metrics_table
@@ -24,6 +24,8 @@ from calibrant.report.repair import Repair, recalibrated, test_of_view
 from calibrant.report.statistics import OF_TOP_LABEL, factor_of, mean_interval, score_of_risk, scores_of
 from calibrant.report.verdict import verdict_of
 
+# Two names of models, and their comparison, or the reason why there is none.
+Compared = tuple[str, str, Comparison | str]
 # Samples times draws of the interval of ECE: beyond, fewer draws are made, but no fewer than 200.
 MOST_DRAWN, FEWEST_DRAWS = 2 * 10**7, 200
 ABOUT_CELLS = (

@@ -16,12 +16,11 @@ from matplotlib.figure import Figure
 from calibrant.files import write_whole
 from calibrant.metrics.binned import CONVENTIONS, ece
 from calibrant.metrics.closed_form import p_value
-from calibrant.metrics.intervals import Comparison
 from calibrant.metrics.proper import came_true, mean_confidence
 from calibrant.metrics.registry import METRICS, for_task
 from calibrant.metrics.registry import label as measure
 from calibrant.metrics.registry import number as measured
-from calibrant.report.audit import Audit
+from calibrant.report.audit import Audit, Compared
 from calibrant.report.figures import (
     MOST_ROWS,
     classwise_plot,
@@ -33,8 +32,6 @@ from calibrant.report.figures import (
 from calibrant.report.formats import as_sentence, bare_p, clean, counted, ends, in_unit, percent, points, score_rows
 from calibrant.report.style import inline_svg, same_axes
 
-# Two names, and their comparison, or the reason why they are not compared.
-Compared = tuple[str, str, Comparison | str]
 # Scores of the table before and after recalibration.
 REPAIRED = ("gap", "ece", "equal_mass_ece", "smooth_ece", "ks_error", "esd", "classwise_ece", "log_loss", "brier")
 # Groups in a table; the rest are counted.
