@@ -96,8 +96,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "group": (["--group", "sex"], "has no 'sex'; it has y_prob, y_true, region, day"),
     "other classes": (["--baseline", "classes.npz"], "other classes"),
     "format of the history": (["--history", "audits.txt"], ".parquet"),
-    "history is a folder": (["--history", "folder.csv"], "is a folder"),
-    "history is no table": (["--history", "other.parquet"], "choose another --history"),
+    "history is no table": (["--history", "other.parquet"], "other.parquet: is not a Parquet file"),
     "several labels": (["labels.npz", "--group", "region"], "several labels"),
     "empty times": (["holes.csv", "--time", "day"], "'day' has empty cells"),
 }
@@ -113,7 +112,6 @@ def test_what_cannot_be_is_one_line(
     np.savez("labels.npz", probabilities=np.full((20, 3), 0.4), target=target, region=target[:, 0])
     Path("holes.csv").write_text("y_prob,y_true,day\n0.1,0,1\n0.7,1,\n0.4,0,2\n")
     Path("other.parquet").write_text("not a table")
-    Path("folder.csv").mkdir()
     arguments, message = BAD[name]
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     files = [] if "." in arguments[0] else [risks]

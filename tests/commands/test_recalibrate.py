@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from calibrant import metrics, posthoc
-from calibrant.cli import Method
+from calibrant.commands import Method
 from calibrant.files import read_predictions
 from calibrant.posthoc import AutoCalibration, ConformalClassifier
 from calibrant.posthoc.registry import METHODS
@@ -113,7 +113,7 @@ def test_ids_stay_and_the_same_file_twice_is_noted(folder: Path, capsys: Screen)
     assert written[0] == "id,label,probabilities_cat,probabilities_dog"
     assert [row.split(",")[0] for row in written[1:]] == [f"{k:04d}" for k in range(60)]
     Path("q.csv").write_text(Path("p.csv").read_text().replace("dog", "cow"))
-    refused(capsys, "cat, cow", *again, "q.csv")
+    refused(capsys, "'cat', 'cow'", *again, "q.csv")
     columns = np.genfromtxt("p.csv", delimiter=",", dtype=str)[:, [0, 2, 1, 3]]
     np.savetxt("swapped.csv", columns, delimiter=",", fmt="%s")
     for options in (["--method", "vector"], ["--prior", "em"]):
@@ -144,7 +144,7 @@ BAD: dict[str, tuple[str, str]] = {
     "sum of the prior": ("recalibrate --fit val.npz --save a.safetensors --prior 0.5,0.6,0.1", "sum to 1"),
     "prior, keep": ("recalibrate --fit val.npz --save a.safetensors --prior em --accuracy keep", "--prior"),
     "prior of nothing": ("recalibrate --fit val.npz --save a.safetensors --prior em", "give --apply FILE"),
-    "no calibrator": ("apply test.npz --calibrator nope.safetensors", "nope.safetensors: no such file"),
+    "no calibrator": ("apply test.npz --calibrator nope.safetensors", "nope.safetensors: cannot be read: No such file"),
     "folder": ("apply test.npz --calibrator .", ".: cannot be read"),
     "not one": ("apply test.npz --calibrator val.npz", "val.npz: is not a safetensors file"),
     "truncated": ("apply test.npz --calibrator cut.safetensors", "cut.safetensors: is truncated"),
@@ -277,7 +277,7 @@ def test_a_forest_gives_the_same_probabilities_at_every_step(folder: Path, capsy
         assert np.abs(calibrator.predict_proba(given) - found).max() < 1e-6
     capsys.readouterr()
     Path("other.csv").write_text(Path("new.csv").read_text().replace("ant", "cat"))
-    refused(capsys, "ant, bee, red fox", "apply", "other.csv", "--calibrator", SAVED)
+    refused(capsys, "'ant', 'bee', 'red fox'", "apply", "other.csv", "--calibrator", SAVED)
 
 
 @pytest.mark.parametrize(("method", "noted"), [("vector", True), ("dirichlet", False), ("temperature", False)])

@@ -84,7 +84,7 @@ def test_edge_cases_have_their_page(name: str) -> None:
     assert ("Which classes are the worst?" in page) == (given.task == "multi-class")
     assert "nan" not in re.sub(r"<style>.*</style>", "", page, flags=re.DOTALL).lower()
     if name == "a thousand classes":
-        assert "The 20 classes of 1,000 with the largest gaps." in page
+        assert "The 20 classes with the largest gaps. Judged are the 50 of 1,000 that" in page
 
 
 def test_the_page_shows_every_score_with_its_convention_and_before_and_after() -> None:
@@ -96,7 +96,7 @@ def test_the_page_shows_every_score_with_its_convention_and_before_and_after() -
     assert found.repair is not None
     assert found.repair.description in texts
     assert f"{found.repair.scores.log_loss:.4f}" in texts
-    assert any("30 data sets" in text and "seed 4" in text and "500 samples" in text for text in texts)
+    assert any("30 data sets" in text and "seed 4" in text for text in texts)
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_models_of_different_kinds_share_a_page() -> None:
     kinds = {"all classes": classifier(samples=300), "few": EDGE_CASES["three samples"]}
     texts = Checker(render([report.audit(name, given, draws=20) for name, given in kinds.items()])).texts
     assert any("3 samples are too few" in text for text in texts)
-    assert any("3 to 300 samples" in text for text in texts)
+    assert any("300 samples" in text for text in texts)
 
 
 @pytest.mark.slow

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from calibrant import metrics, report
-from calibrant.metrics.evaluate import Scores
 from calibrant.metrics.predictions import Predictions, views
-from calibrant.metrics.tests import judge
 from calibrant.report.audit import Audit
 from tests.report.data import classifier, confidences, two_classes
 
@@ -139,21 +137,19 @@ def rejected() -> Audit:
 @pytest.mark.parametrize(
     ("after", "p_after", "words"),
     [
-        (confidences((0.75, 0.75, 250), (0.5, 0.5, 250)), 0.2, "repairs it, as far as 500 samples show (cross-fitted)"),
-        (confidences((0.85, 0.75, 250), (0.6, 0.5, 250)), 0.2, "repairs part of it"),
-        (confidences((0.75, 0.75, 250), (0.5, 0.5, 250)), 0.01, "repairs most of it"),
-        (confidences((0.9, 0.75, 250), (0.7, 0.5, 250)), 0.01, "hardly helps"),
-        (confidences((0.99, 0.75, 250), (0.9, 0.5, 250)), 0.01, "makes it worse"),
+        (confidences((0.75, 0.75, 250), (0.5, 0.5, 250)), 0.2, "repairs it, as far as 500 samples show"),
+        (confidences((0.85, 0.75, 250), (0.6, 0.5, 250)), 0.2, "does not repair it, and takes .* to 9.90 %"),
+        (confidences((0.75, 0.75, 250), (0.5, 0.5, 250)), 0.01, "does not repair it, and takes .* from 17.40 to"),
     ],
 )
-def test_what_recalibration_does_is_judged_by_the_test_then_by_smooth_ece(
+def test_what_recalibration_does_is_judged_by_tests_and_the_gap(
     rejected: Audit, after: Predictions, p_after: float, words: str
 ) -> None:
     assert rejected.repair is not None
     (view,) = views(after)
     judged = replace(rejected.repair.judgements[0], view=view, p_value=p_after)
     changed = replace(rejected, repair=replace(rejected.repair, judgements=(judged,)))
-    assert changed.verdict.endswith(f"Recalibration by {rejected.repair.description} {words}.")
+    assert re.search(f"Recalibration by {re.escape(rejected.repair.description)} {words}", changed.verdict)
 
 
 def test_without_a_repair_the_verdict_says_why() -> None:
@@ -205,20 +201,6 @@ def test_labels_are_judged_one_by_one() -> None:
     assert "1 of 3 labels are not calibrated" in audit.verdict
 
 
-def test_a_repair_that_harms_what_was_right_says_so() -> None:
-    rng = np.random.default_rng(0)
-    given = metrics.predictions(probabilities=rng.dirichlet(np.ones(3), 500), target=rng.integers(3, size=500))
-    found = report.audit("model", given, draws=30)
-    assert found.repair is not None
-    right = replace(found.findings[0], p_value=0.9)
-    raised = Scores(500, 3, tuple(
-        replace(score, value=score.value + 0.02) if score.key == "ece" else score for score in found.scores
-    ))  # fmt: skip
-    harmed = replace(found, findings=(right, *found.findings[1:]), repair=replace(found.repair, scores=raised))
-    assert "but raises the ECE of the confidence in the top label from" in harmed.verdict
-    assert "raises the ECE" not in replace(found, findings=(right, *found.findings[1:])).verdict
-
-
 def test_a_repair_of_all_samples_is_not_called_one_of_groups() -> None:
     rng = np.random.default_rng(0)
     risk = rng.uniform(0.1, 0.9, 3000)
@@ -241,10 +223,3 @@ def test_what_few_samples_cannot_rule_out_is_no_less_than_the_interval_of_the_ga
     told = re.search(r"cannot rule out an average error of ([\d.]+) points", found.verdict)
     assert told is not None
     assert float(told[1]) >= round(100 * max(abs(gap.low), abs(gap.high)), 2)
-
-
-def test_a_recalibration_that_changes_nothing_is_not_said_to_help() -> None:
-    found = report.audit("model", risks(lambda p: p + 0.08, 0.1, 0.9, samples=2000), draws=50)
-    assert found.repair is not None
-    same = replace(found.repair, predictions=found.predictions, judgements=judge(found.predictions, draws=50))
-    assert "cannot be shown to help" in replace(found, repair=same).verdict

@@ -5,15 +5,21 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 from rich.console import Console
 
-from calibrant.commands import Engine, printable
-from calibrant.commands.monitor import Watch, append_history, check_history, failures, with_groups_and_changes
+from calibrant.commands import Engine, Evaluation
+from calibrant.commands.monitor import (
+    append_history,
+    check_history,
+    failures,
+    parse_conditions,
+    with_groups_and_changes,
+)
 from calibrant.commands.terminal import (
     Advance,
     plain,
@@ -30,172 +36,129 @@ from calibrant.files import FileError, digest, fits_in_memory, naming, read_sour
 from calibrant.files.formats import TABLES, is_table
 from calibrant.files.layout import Columns
 from calibrant.metrics import compare
-from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.intervals import Comparison
-from calibrant.metrics.predictions import Predictions
 from calibrant.report import audit
-from calibrant.report.audit import Audit, audit_table
-from calibrant.report.statistics import weights_of
+from calibrant.report.audit import Audit, Compared, audit_table
+from calibrant.report.formats import clean
 
-# Fewest samples that two models must share to be compared.
-FEWEST_COMPARED = 4
 # Largest number of models for which every pair is compared.
 MOST_PAIRED = 6
 
 
-@dataclass(frozen=True)
-class AuditOptions:
-    """Options of an evaluation, from the command line."""
-
-    names: Columns
-    bins: int | None
-    convention: ConventionName
-    draws: int
-    seed: int
-    margin: float
-    engine: Engine
-    memory_limit: str
-    watch: Watch
-
-
-# Two names of models, and their comparison, or the reason why there is none.
-Compared = tuple[str, str, Comparison | str]
-
-
-def evaluate_files(paths: Sequence[Path], options: AuditOptions, *, report: Path | None, as_json: bool) -> list[str]:
+def evaluate_files(
+    paths: Sequence[Path], options: Evaluation, columns: Columns, *, report: Path | None, as_json: bool
+) -> list[str]:
     """Evaluate each file, compare them, print, and write the report if requested; return the conditions that hold."""
-    _check_files(paths, report, options.watch)
+    conditions = parse_conditions(options)
+    _check_files(paths, report, options)
     names = model_names(paths)
     engine = _engine(paths, options.engine)
     if engine != "memory":
-        _check_engine(engine, options, report)
+        _check_engine(engine, options, columns, report)
     if report is not None:
         from calibrant.report import write_report  # noqa: F401 (a missing package is an error now, not at the end)
     with progress_bar("reading") as begin:
-        audits = [_audit(path, name, engine, options, begin) for path, name in zip(paths, names, strict=True)]
+        audits = [_audit(path, name, engine, options, columns, begin) for path, name in zip(paths, names, strict=True)]
         begin("comparing")
         compared = _compare(audits, options) if engine == "memory" else []
-    failed = failures(audits, options.watch.conditions)
-    error = _write(audits, compared, paths, report, options.watch.history)
-    if as_json:
-        print_json({
-            "models": [{**one.to_dict(), "engine": engine} for one in audits],
-            "comparisons": [
-                {"names": [a, b], **asdict(found)} for a, b, found in compared if not isinstance(found, str)
-            ],
-            "not_compared": [{"names": [a, b], "reason": found} for a, b, found in compared if isinstance(found, str)],
-            "failed": failed,
-        })  # fmt: skip
-    else:
-        _show(audits, compared, Console())
-        if report is not None:
-            say_path(Console(), "Report", report)
-    if error is not None:
-        raise error
+    failed = failures(audits, conditions)
+    try:
+        # Before anything is printed, which a closed pipe may end; a full disk does not lose what is printed.
+        _write(audits, compared, paths, report, options.history)
+    finally:
+        if as_json:
+            print_json(_plain(audits, compared, engine) | {"failed": failed})
+        else:
+            _show(audits, compared, Console())
+    if report is not None and not as_json:
+        say_path(Console(), "Report", report)
     return failed
 
 
 def _write(
     audits: list[Audit], compared: Sequence[Compared], paths: Sequence[Path], report: Path | None, history: Path | None
-) -> Exception | None:
-    """Write the report and the history before anything is printed, which a closed pipe may end.
+) -> None:
+    if report is not None:
+        from calibrant.report.page import Provenance, write_report
 
-    The error is returned if that failed, to be raised when the results are printed: a full disk does not lose them.
-    """
-    try:
-        if report is not None:
-            from calibrant.report.page import Provenance, write_report
-
-            now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-            made = Provenance(
-                now, shlex.join(["calibrant", *sys.argv[1:]]), [(str(path), digest(path)) for path in paths]
-            )
-            write_report(report, audits, compared, made=made)
-        if history is not None:
-            append_history(history, audits, paths)
-    except (OSError, ValueError) as error:
-        return error
-    return None
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+        made = Provenance(now, shlex.join(["calibrant", *sys.argv[1:]]), [(str(path), digest(path)) for path in paths])
+        write_report(report, audits, compared, made=made)
+    if history is not None:
+        append_history(history, audits, paths)
 
 
-def _check_files(paths: Sequence[Path], report: Path | None, watch: Watch) -> None:
+def _plain(audits: list[Audit], compared: Sequence[Compared], engine: Engine) -> dict[str, Any]:
+    """Everything as plain values, ready for JSON."""
+    comparisons = [{"names": [a, b], **asdict(found)} for a, b, found in compared if not isinstance(found, str)]
+    return {
+        "models": [one.to_dict() | {"engine": engine} for one in audits],
+        "comparisons": comparisons,
+        "not_compared": [{"names": [a, b], "reason": found} for a, b, found in compared if isinstance(found, str)],
+    }
+
+
+def _check_files(paths: Sequence[Path], report: Path | None, options: Evaluation) -> None:
     """Raise an error about files to read and to write, before the audit takes its time."""
     if len({os.path.realpath(path) for path in paths}) < len(paths):
         raise ValueError("the same file is given twice")
     if report is not None:
-        refuse_overwriting(report, "--report", (*paths, watch.baseline))
+        refuse_overwriting(report, "--report", (*paths, options.baseline))
         if report.suffix.lower() not in (".html", ".htm"):
             raise FileError(report, "the report is an HTML page: choose a name that ends in .html")
-        _check_place(report)
-    if watch.history is not None:
-        refuse_overwriting(watch.history, "--history", (*paths, watch.baseline, report))
-        check_history(watch.history)
-        _check_place(watch.history)
-
-
-def _check_place(path: Path) -> None:
-    """Raise an error if a file cannot be written there."""
-    if path.is_dir():
-        raise FileError(path, f"is a folder: choose the name of a file in it, such as {path.name}/audit{path.suffix}")
-    folder = next((parent for parent in path.absolute().parents if parent.exists()), Path("/"))
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise FileError(path, "cannot be written there: choose another folder")
+    if options.history is not None:
+        refuse_overwriting(options.history, "--history", (*paths, options.baseline, report))
+        check_history(options.history)
 
 
 def model_names(paths: Sequence[Path]) -> list[str]:
     """Short unique names of the files: their stems, or as much of their paths as needed."""
     for named in (lambda path: path.stem, lambda path: path.name, str):
-        names = [printable(named(path)) for path in paths]
+        names = [clean(named(path)) for path in paths]
         if len(set(names)) == len(names):
             return names
-    return [f"{k}: {printable(str(path))}" for k, path in enumerate(paths, 1)]
+    return [f"{k}: {clean(str(path))}" for k, path in enumerate(paths, 1)]
 
 
-def _audit(path: Path, name: str, engine: Engine, options: AuditOptions, begin: Callable[[str], Advance]) -> Audit:
+def _audit(
+    path: Path, name: str, engine: Engine, options: Evaluation, columns: Columns, begin: Callable[[str], Advance]
+) -> Audit:
+    asked: dict[str, Any] = {
+        "bins": options.bins,
+        "convention": options.convention,
+        "draws": options.draws,
+        "seed": options.seed,
+        "margin": options.margin / 100,
+    }
     if engine == "duckdb" or engine == "spark":
-        return audit_table(
-            name, path, options.names, engine=engine, bins=options.bins, convention=options.convention,
-            draws=options.draws, seed=options.seed, margin=options.margin, memory_limit=options.memory_limit,
-            progress=begin(f"{name}: {engine}"),
-        )  # fmt: skip
+        advance = begin(f"{name}: {engine}")
+        limit = options.memory_limit
+        return audit_table(name, path, columns, engine=engine, memory_limit=limit, progress=advance, **asked)
     begin(f"{name}: reading")
-    source = read_source(path, options.names, labelled=True)
+    source = read_source(path, columns, labelled=True)
     with naming(path):
         given = source.predictions()
-    source.columns(options.watch.columns())  # a missing one is an error before the audit takes its time
-    found = audit(
-        name, given, bins=options.bins, convention=options.convention, draws=options.draws, seed=options.seed,
-        margin=options.margin, progress=begin(f"{name}: testing"),
-    )  # fmt: skip
+    source.columns(options.columns)  # a missing one is an error before the audit takes its time
+    found = audit(name, given, progress=begin(f"{name}: testing"), **asked)
     begin(f"{name}: groups and changes")
-    return replace(with_groups_and_changes(found, source, options.watch, options.names), notices=source.notices)
+    found = with_groups_and_changes(found, source, options, columns)
+    return replace(found, notices=(*source.notices, *found.notices))
 
 
-def _compare(audits: list[Audit], options: AuditOptions) -> list[Compared]:
+def _compare(audits: list[Audit], options: Evaluation) -> list[Compared]:
     """Compare every pair; of many models, each with the first."""
     pairs = list(combinations(audits, 2))
     if len(audits) > MOST_PAIRED:
         pairs = [(audits[0], other) for other in audits[1:]]
     compared: list[Compared] = []
     for one, other in pairs:
-        a, b = one.predictions, other.predictions
-        found: Comparison | str = _not_comparable(a, b)
-        if not found:
-            found = compare(a, b, metric="esd", draws=options.draws, seed=options.seed)
+        found: Comparison | str
+        try:
+            found = compare(one.predictions, other.predictions, metric="esd", draws=options.draws, seed=options.seed)
+        except ValueError as error:
+            found = str(error)
         compared.append((one.name, other.name, found))
     return compared
-
-
-def _not_comparable(a: Predictions, b: Predictions) -> str:
-    """Reason why two models cannot be compared; empty if they can."""
-    known = a.target is not None and b.target is not None
-    if len(a) != len(b) or (known and not np.array_equal(np.asarray(a.target), np.asarray(b.target))):
-        return "they do not have the same samples"
-    if len(a) < FEWEST_COMPARED:
-        return f"they have fewer than {FEWEST_COMPARED} samples"
-    if "multi-label" in (a.task, b.task):
-        return "they have several labels for each sample"
-    return "" if np.array_equal(weights_of(a), weights_of(b)) else "they have different weights"
 
 
 def _show(audits: list[Audit], compared: Sequence[Compared], console: Console) -> None:
@@ -230,12 +193,12 @@ def _engine(paths: Sequence[Path], wished: Engine) -> Engine:
     return wished
 
 
-def _check_engine(engine: Engine, options: AuditOptions, report: Path | None) -> None:
+def _check_engine(engine: Engine, options: Evaluation, columns: Columns, report: Path | None) -> None:
     """Raise an error about options that need the samples."""
-    watch, beyond = options.watch, f"in memory, not in {engine}: leave"
+    beyond = f"in memory, not in {engine}: leave"
     if report is not None:
         raise ValueError(f"--report needs the samples {beyond} it out, or choose --engine memory")
-    if watch.columns() or watch.baseline or watch.history or options.names.weight is not None:
+    if options.columns or options.baseline or options.history or columns.weight is not None:
         raise ValueError(
             f"--group, --time, --baseline, --history and --weight need the samples {beyond} them out, or choose "
             "--engine memory"

@@ -1,16 +1,20 @@
 """Groups, time and a baseline of an evaluation; conditions under which it fails; its history."""
 
 import datetime
+import math
 import operator
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from calibrant.commands import Evaluation
 from calibrant.files import FileError, Source, digest, naming, read_source, whole_or_not_at_all
+from calibrant.files.formats import FORMATS, Table, explained, suffix_of, text
 from calibrant.files.layout import Columns
 from calibrant.metrics import calibration_by_group, calibration_change, calibration_over_time
 from calibrant.metrics.predictions import views
@@ -22,6 +26,7 @@ OPERATORS: dict[str, Callable[[float, float], bool]] = {
 }  # fmt: skip
 EVENTS = ("rejected", "worse-than-baseline", "changed")
 HISTORY_SUFFIXES = (".parquet", ".csv")
+HISTORY_SCORES = ("accuracy", "mean_confidence", "gap", "ece", "smooth_ece", "esd", "log_loss", "brier")
 # Columns by which a history is known.
 HISTORY_COLUMNS = {"time", "file", "sha256", "name", "task", "samples", "verdict"}
 
@@ -35,34 +40,13 @@ class Condition(NamedTuple):
     limit: float = 0.0
 
 
-@dataclass(frozen=True)
-class Watch:
-    """What to look at beside the whole file, and what to do about it.
-
-    Attributes:
-        groups: Columns of groups.
-        time: Column of times.
-        baseline: Predictions on other samples to compare with.
-        conditions: Conditions under which the evaluation fails.
-        history: File to append a row to.
-    """
-
-    groups: tuple[str, ...] = ()
-    time: str | None = None
-    baseline: Path | None = None
-    conditions: tuple[Condition, ...] = ()
-    history: Path | None = None
-
-    def __post_init__(self) -> None:
-        for condition in self.conditions:
-            if condition.key in ("worse-than-baseline", "changed") and self.baseline is None:
-                raise ValueError(f"--fail-if {condition.key} needs a --baseline FILE")
-        if self.history is not None and self.history.suffix.lower() not in HISTORY_SUFFIXES:
-            raise ValueError(f"{self.history}: a history is one of {', '.join(HISTORY_SUFFIXES)}")
-
-    def columns(self) -> tuple[str, ...]:
-        """Columns that are read."""
-        return self.groups if self.time is None else (*self.groups, self.time)
+def parse_conditions(options: Evaluation) -> list[Condition]:
+    """The conditions of ``--fail-if``."""
+    conditions = [parse_condition(text) for text in options.fail_if]
+    for condition in conditions:
+        if condition.key in ("worse-than-baseline", "changed") and options.baseline is None:
+            raise ValueError(f"--fail-if {condition.key} needs a --baseline FILE")
+    return conditions
 
 
 def parse_condition(text: str) -> Condition:
@@ -88,9 +72,9 @@ def parse_condition(text: str) -> Condition:
     return Condition(text, found[1], found[2], limit)
 
 
-def with_groups_and_changes(audit: Audit, source: Source, watch: Watch, names: Columns) -> Audit:
+def with_groups_and_changes(audit: Audit, source: Source, options: Evaluation, names: Columns) -> Audit:
     """Add what was asked for to an audit: groups, time and the change since the baseline."""
-    if not (watch.groups or watch.time or watch.baseline):
+    if not (options.groups or options.time or options.baseline):
         return audit
     if audit.task == "multi-label":
         raise FileError(
@@ -100,19 +84,19 @@ def with_groups_and_changes(audit: Audit, source: Source, watch: Watch, names: C
         )
     pairs = audit.judged
     with naming(source.path):
-        columns = source.columns(watch.columns())
-        if watch.groups:
-            groups = {name: _filled(columns[name]) for name in watch.groups}
-            only = groups[watch.groups[0]] if len(groups) == 1 else groups
+        columns = source.columns(options.columns)
+        if options.groups:
+            groups = {name: _filled(columns[name]) for name in options.groups}
+            only = groups[options.groups[0]] if len(groups) == 1 else groups
             audit = replace(audit, groups=calibration_by_group(pairs, groups=only, seed=audit.seed))
-        if watch.time:
-            time = columns[watch.time]
+        if options.time:
+            time = columns[options.time]
             if np.ma.getmaskarray(time).any():
-                raise ValueError(f"column {watch.time!r} has empty cells: leave those rows out")
+                raise ValueError(f"column {options.time!r} has empty cells: leave those rows out")
             audit = replace(audit, over_time=calibration_over_time(pairs, time=np.ma.getdata(time)))
-    if watch.baseline is not None:
-        with naming(watch.baseline):
-            before = read_source(watch.baseline, names, labelled=True).predictions()
+    if options.baseline is not None:
+        with naming(options.baseline):
+            before = read_source(options.baseline, names, labelled=True).predictions()
             if before.task != audit.task or before.classes != audit.predictions.classes:
                 raise ValueError("has other classes than the file it is the baseline of: compare the same model")
         audit = replace(audit, change=calibration_change(views(before, most=1)[0].pairs, pairs))
@@ -155,23 +139,13 @@ def _happened(audit: Audit, event: str) -> bool:
 
 
 def check_history(path: Path) -> None:
-    """Raise an error if a file is there already and is no history, before the audit takes its time."""
-    import duckdb
-
-    if not path.is_file():
-        return
-    try:
-        with duckdb.connect() as connection:
-            rows = connection.execute(f"DESCRIBE SELECT * FROM {_reader(path)}(?)", [str(path)]).fetchall()  # noqa: S608
-        found = {row[0] for row in rows}
-    except duckdb.Error:
-        found = set()
-    if not found >= HISTORY_COLUMNS:
-        raise FileError(path, "holds something else than a history: choose another --history, such as a new file")
-
-
-def _reader(path: Path) -> str:
-    return "read_parquet" if path.suffix.lower() == ".parquet" else "read_csv"
+    """Raise an error about a name that is no table's, or a file that is no history, before the audit takes its time."""
+    if path.suffix.lower() not in HISTORY_SUFFIXES:
+        raise FileError(path, f"a history is one of {', '.join(HISTORY_SUFFIXES)}")
+    if path.is_file():
+        with closing(Table(path)) as table:
+            if not set(table.names()) >= HISTORY_COLUMNS:
+                raise FileError(path, "holds something else than a history: choose another --history")
 
 
 def append_history(path: Path, audits: Sequence[Audit], files: Sequence[Path]) -> None:
@@ -179,47 +153,34 @@ def append_history(path: Path, audits: Sequence[Audit], files: Sequence[Path]) -
     import duckdb
 
     rows = [_row(audit, file) for audit, file in zip(audits, files, strict=True)]
-    kinds = ", ".join(f'"{name}" {_kind(value)}' for name, value in rows[0].items())
-    with naming(path), duckdb.connect() as connection:
-        connection.execute(f"CREATE TABLE now ({kinds})")
-        marks = ", ".join("?" for _ in rows[0])
-        connection.executemany(f"INSERT INTO now VALUES ({marks})", [list(row.values()) for row in rows])  # noqa: S608
-        new = "SELECT * FROM now"
-        try:
-            if path.exists():
-                connection.execute(f"CREATE TABLE old AS SELECT * FROM {_reader(path)}(?)", [str(path)])  # noqa: S608
-                new = "SELECT * FROM old UNION ALL BY NAME SELECT * FROM now"
-            with whole_or_not_at_all(path) as temporary:
-                kind = "PARQUET" if path.suffix.lower() == ".parquet" else "CSV, HEADER"
-                target = str(temporary).replace("'", "''")
-                connection.execute(f"COPY ({new}) TO '{target}' (FORMAT {kind})")
-        except duckdb.Error as error:
-            said = str(error).splitlines()[0]
-            raise FileError(path, f"is not a history that can be continued ({said}): choose another file") from None
-
-
-def _kind(value: Any) -> str:
-    return {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE"}.get(type(value), "VARCHAR")
+    columns = {}
+    for name, first in rows[0].items():
+        columns[name] = np.array([row[name] for row in rows], dtype=object if isinstance(first, str) else None)
+    with explained(path), duckdb.connect() as connection, whole_or_not_at_all(path) as temporary:
+        connection.register("now", columns)
+        select = "FROM now"
+        if path.exists():
+            connection.execute(f"CREATE VIEW old AS FROM {text(str(path))}")
+            select = "FROM old UNION ALL BY NAME FROM now"
+        connection.execute(f"COPY ({select}) TO {text(str(temporary))} ({FORMATS[suffix_of(path)].copy})")
 
 
 def _row(audit: Audit, file: Path) -> dict[str, Any]:
-    gap = audit.intervals.get("gap")
-    change = audit.change
+    gap, change, scores = audit.intervals.get("gap"), audit.change, dict(audit.scores)
     return {
         "time": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M:%S}+00",
         "file": str(file),
         "sha256": digest(file),
         "name": audit.name,
         "task": audit.task,
-        "samples": int(audit.scores.samples),
-        **{key: float(audit.scores[key]) for key in ("accuracy", "mean_confidence", "gap", "ece", "smooth_ece", "esd")},
-        **{key: float(audit.scores[key]) if key in audit.scores else float("nan") for key in ("log_loss", "brier")},
-        "gap_low": float("nan") if gap is None else float(gap.low),
-        "gap_high": float("nan") if gap is None else float(gap.high),
-        "p_value": float(min(found.p_value for found in audit.findings)),
+        "samples": audit.scores.samples,
+        **{key: scores.get(key, math.nan) for key in HISTORY_SCORES},
+        "gap_low": math.nan if gap is None else gap.low,
+        "gap_high": math.nan if gap is None else gap.high,
+        "p_value": min(found.p_value for found in audit.findings),
         "rejected": any(found.rejected for found in audit.findings),
         "groups_rejected": 0 if audit.groups is None else len(audit.groups.rejected),
-        "baseline_p_value": float("nan") if change is None else float(change.p_value),
-        "worse_than_baseline": False if change is None else change.worse,
+        "baseline_p_value": math.nan if change is None else change.p_value,
+        "worse_than_baseline": change is not None and change.worse,
         "verdict": audit.verdict,
     }

@@ -1,11 +1,10 @@
 """Output on the terminal: audits, tables, notices and progress."""
 
-import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice, takewhile
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -14,14 +13,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from calibrant.commands import printable
 from calibrant.files import json_text
 from calibrant.metrics.closed_form import p_value
 from calibrant.metrics.evaluate import Scores
-from calibrant.metrics.intervals import Interval
 from calibrant.metrics.registry import label, number
-from calibrant.report.formats import bare_p
-from calibrant.report.statistics import LOSS_NAMES, floor_note
+from calibrant.report.formats import bare_p, clean, counted, ends, in_unit, points, score_rows
 
 if TYPE_CHECKING:
     from calibrant.report.audit import Audit, Finding
@@ -47,19 +43,14 @@ def say_path(console: Console, what: str, path: object) -> None:
 
 def print_audit(console: Console, audit: "Audit") -> None:
     """Scores before and after recalibration, intervals, tests, and parts of the losses."""
-    columns = {"value": audit.scores}
-    if audit.repair is not None:
-        columns["recalibrated"] = audit.repair.scores
-    print_scores(console, columns, title=audit.scores.title)
-    intervals = (f"{label(key)} {number(key, each.low)} to {number(key, each.high)}"
-                 for key, each in audit.intervals.items())  # fmt: skip
+    print_scores(console, audit.columns, title=audit.scores.title)
+    intervals = (f"{label(key)} {in_unit(interval)}" for key, interval in audit.intervals.items())
     say(console, f"95 % intervals: {'; '.join(intervals)}.")
     for key, parts in audit.parts.items():
-        floor = floor_note(audit.predictions) if key == "log_loss" else ""
         say(
             console,
-            f"{LOSS_NAMES[key]} {parts.loss:.4f} = {parts.calibration:.4f} calibration + {parts.refinement:.4f} "
-            f"refinement (recalibration: {parts.recalibration}{floor and f'; {floor}'}).",
+            f"{label(key)} {parts.loss:.4f} = {parts.calibration:.4f} calibration + {parts.refinement:.4f} "
+            f"refinement (recalibration: {parts.recalibration}).",
         )
     if len(audit.findings) == 1:
         _print_finding(console, audit.findings[0])
@@ -83,14 +74,14 @@ def _print_finding(console: Console, found: "Finding") -> None:
 
 
 def _print_findings(console: Console, audit: "Audit") -> None:
-    alone = [found for found in audit.findings if found.view.kind not in ("class", "label")]
-    family = sorted((found for found in audit.findings if found not in alone), key=lambda found: found.p_value)
+    alone = [found for found in audit.findings if found not in audit.classes]
+    family = sorted(audit.classes, key=lambda found: found.p_value)
     rows = []
     for found in [*alone, *family][:TABLE_ROWS]:
         equal, view = found.equivalence, found.view
         within = f"± {100 * equal.margin:g}" if equal.on_average else "not shown"
         name = "top label" if view.kind == "top label" else f"{view.kind} {view.name}"
-        rows.append((name, *_gap(found.average.gap), bare_p(found.p_value), within))
+        rows.append((name, points(found.gap.value), ends(found.gap), bare_p(found.p_value), within))
     console.print(_table(("judged", "gap", "95 % interval", "p", "within"), rows))
     rest = len(audit.findings) - len(rows)
     draws = max(found.test.draws for found in audit.findings)
@@ -105,31 +96,30 @@ def _print_findings(console: Console, audit: "Audit") -> None:
 def print_watched(console: Console, audit: "Audit", about: str = "") -> None:
     """Calibration of groups and over time, and the change since the baseline, if they were asked for."""
     means = ("samples", *(("P", "events") if audit.findings[0].view.of_event else ("confidence", "right")))
+    headings = (*means, "gap", "95 % interval")
     if audit.groups is not None:
         found = audit.groups
         rejected = f"{len(found.rejected)} of {len(found.groups)} groups are not calibrated, after Holm's correction"
         say(console, f"{about}{rejected}. Multicalibration error {100 * found.multicalibration_error:.2f} %.")
-        rows = [(each.name, *_means(each), *_gap(each.gap), bare_p(each.p_value)) for each in found.groups[:TABLE_ROWS]]
-        _print_narrow(console, ("group", *means, "gap", "95 % interval", "p"), rows)
+        rows = [(each.name, *_cells(each), bare_p(each.p_value)) for each in found.groups[:TABLE_ROWS]]
+        _print_narrow(console, ("group", *headings, "p"), rows)
         if len(found.groups) > TABLE_ROWS:
             say(console, f"{len(found.groups) - TABLE_ROWS:,} more groups are in --json.")
         if found.too_small:
-            count = f"{len(found.too_small):,} group{'s'[: len(found.too_small) > 1]}"
+            count = counted(len(found.too_small), "group")
             say(console, f"Not judged, as they have fewer than {found.least} samples: {count}.")
     if audit.over_time is not None:
         say(console, f"{about}Over time: {audit.over_time}.")
-        windows = [(f"{each.start} to {each.end}", *_means(each), *_gap(each.gap)) for each in audit.over_time.windows]
-        _print_narrow(console, ("time", *means, "gap", "95 % interval"), windows)
+        windows = [(f"{each.start} to {each.end}", *_cells(each)) for each in audit.over_time.windows]
+        _print_narrow(console, ("time", *headings), windows)
     if audit.change is not None:
         say(console, f"{about}Against the baseline: {audit.change}.")
 
 
-def _gap(gap: Interval) -> tuple[str, str]:
-    return f"{100 * gap.value:+z.2f}", f"{100 * gap.low:z.2f} to {100 * gap.high:z.2f}"
-
-
-def _means(each: Any) -> tuple[str, str, str]:
-    return f"{each.samples:,}", f"{100 * each.mean_confidence:.1f} %", f"{100 * each.accuracy:.1f} %"
+def _cells(each: Any) -> tuple[str, ...]:
+    """Numbers of a group or a window."""
+    means = (f"{100 * mean:.1f} %" for mean in (each.mean_confidence, each.accuracy))
+    return f"{each.samples:,}", *means, points(each.gap.value), ends(each.gap)
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
@@ -170,18 +160,14 @@ def print_scores(console: Console, columns: dict[str, Scores], *, title: str = "
         columns: Heading and scores of each column. A missing score is left blank.
         title: Title above the first table.
     """
-    rows: dict[str, str] = {}
-    for scores in columns.values():
-        for entry in scores:
-            rows.setdefault(entry.key, entry.label)
-    cells = {name: {entry.key: entry for entry in scores} for name, scores in columns.items()}
-    width = max(len(str(entry)) for scores in columns.values() for entry in scores)
+    rows = score_rows(list(columns.values()))
+    width = max(len(value) for row in rows for value in row.values)
     width = max(width, *(min(len(name), MOST_HEADING) for name in columns))
     # A column has three characters beside its width.
-    space = console.width - 1 - max(map(len, rows.values()))
+    space = console.width - 1 - max(len(row.label) for row in rows)
     most = max(1, space // (width + 3))
-    for start in range(0, len(cells), most):
-        fitting = dict(islice(cells.items(), start, start + most))
+    for start in range(0, len(columns), most):
+        fitting = dict(islice(columns.items(), start, start + most))
         table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         table.add_column("score", no_wrap=True)
         for name in fitting:
@@ -189,30 +175,16 @@ def print_scores(console: Console, columns: dict[str, Scores], *, title: str = "
         with_convention = space - len(fitting) * (width + 3) >= LEAST_CONVENTION
         if with_convention:
             table.add_column("convention", style="dim")
-        for key, name in rows.items():
-            found = [scores.get(key) for scores in fitting.values()]
-            values = ["" if entry is None else str(entry) for entry in found]
-            shared = _shared([entry.convention for entry in found if entry is not None])
-            table.add_row(name, *values, *([plain(shared)] if with_convention else []))
+        for row in score_rows(list(fitting.values())):
+            table.add_row(row.label, *row.values, *([plain(row.convention)] if with_convention else []))
         console.print(table)
         title = ""
-
-
-def _shared(conventions: Sequence[str]) -> str:
-    """The parts with which all conventions begin: the number of bins of a sweep differs between columns.
-
-    Example:
-        >>> _shared(["P(y = 1); equal mass, 13 bins chosen", "P(y = 1); equal mass, 6 bins chosen"])
-        'P(y = 1); equal mass'
-    """
-    parts = zip(*(re.split("(?=[,;] )", each) for each in conventions), strict=False)
-    return "".join(same[0] for same in takewhile(lambda each: len(set(each)) == 1, parts))
 
 
 def show_notices(console: Console, notices: Sequence[str], about: str = "") -> None:
     """Print what was assumed or is doubtful, one line each."""
     for notice in notices:
-        say(console, f"[yellow]Note:[/] {plain(about)}{plain(notice)}", markup=True)
+        say(console, f"[yellow]Note:[/] {plain(about + notice)}", markup=True)
 
 
 @contextmanager
@@ -240,8 +212,8 @@ def show_warning(text: str) -> None:
 
 
 def plain(text: str) -> str:
-    """Escape text, in which rich would interpret square brackets."""
-    return escape(printable(text))
+    """Cleaned text, escaped, as rich would interpret square brackets."""
+    return escape(clean(text))
 
 
 @contextmanager

@@ -14,22 +14,18 @@ from calibrant.metrics.closed_form import CalibrationLine, ClosedFormTest
 from calibrant.metrics.decomposition import Decomposition
 from calibrant.metrics.evaluate import Score, Scores, html_table
 from calibrant.metrics.groups import GroupCalibration
-from calibrant.metrics.intervals import Equivalence, Interval
+from calibrant.metrics.intervals import Comparison, Equivalence, Interval
 from calibrant.metrics.predictions import MOST, Predictions, Task, View
 from calibrant.metrics.proper import brier_losses, log_losses
 from calibrant.metrics.registry import metrics_table
 from calibrant.metrics.tests import CalibrationTest, Judgement
+from calibrant.report.formats import score_rows
 from calibrant.report.repair import Repair, recalibrated, test_of_view
-from calibrant.report.statistics import (
-    OF_TOP_LABEL,
-    AverageError,
-    average_error,
-    mean_interval,
-    score_of_risk,
-    scores_of,
-)
+from calibrant.report.statistics import OF_TOP_LABEL, factor_of, mean_interval, score_of_risk, scores_of
 from calibrant.report.verdict import verdict_of
 
+# Two names of models, and their comparison, or the reason why there is none.
+Compared = tuple[str, str, Comparison | str]
 # Samples times draws of the interval of ECE: beyond, fewer draws are made, but no fewer than 200.
 MOST_DRAWN, FEWEST_DRAWS = 2 * 10**7, 200
 ABOUT_CELLS = (
@@ -48,26 +44,38 @@ class Finding(Judgement):
         view: What is judged.
         test: Test of calibration with ESD, by consistency resampling.
         p_value: Its p-value, corrected by Holm's method for the number of classes or labels.
-        average: Average error, in points or as a factor.
+        gap: Mean probability minus the share that came true.
+        factor: The larger of the two over the smaller, if that describes the error of an event better; else None.
         equivalence: Whether the error is shown to be within the margin.
         analytic: Spiegelhalter's, Kolmogorov-Smirnov's and Kuiper's test.
         line: Calibration slope and intercept; None if there is no finite line.
         ici: Integrated calibration index.
     """
 
-    average: AverageError
+    gap: Interval
+    factor: Interval | None
     equivalence: Equivalence
     analytic: tuple[ClosedFormTest, ...]
     line: CalibrationLine | None
     ici: float
 
+    @property
+    def amount(self) -> str:
+        """Size of the average error in words, with its interval."""
+        if self.factor is not None:
+            low, high = self.factor.low, self.factor.high
+            return f"by a factor of {self.factor.value:.2f} (95 % interval {low:.2f} to {high:.2f})"
+        low, high = (self.gap.low, self.gap.high) if self.gap.value > 0 else (-self.gap.high, -self.gap.low)
+        size = f"{100 * abs(self.gap.value):.2f} points on average"
+        return f"by {size} (95 % interval {100 * low:z.2f} to {100 * high:z.2f})"
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, ready for JSON."""
-        equal, factor = self.equivalence, self.average.factor
+        equal = self.equivalence
         return test_of_view(self) | {
             "test": asdict(self.test),
-            "gap": asdict(self.average.gap),
-            "factor": None if factor is None else factor._asdict(),
+            "gap": asdict(self.gap),
+            "factor": self.factor and asdict(self.factor),
             "equivalence": asdict(equal) | {"on_average": equal.on_average, "everywhere": equal.everywhere},
             "analytic": [asdict(test) for test in self.analytic],
             "calibration_line": None if self.line is None else self.line._asdict(),
@@ -95,7 +103,7 @@ class Audit:
         groups: Calibration of groups of samples, if these were given.
         over_time: Calibration over time, if times were given.
         change: Change of calibration since a baseline, if one was given.
-        notices: What was assumed of the file, or is doubtful, in sentences.
+        notices: What was assumed of the file, or is doubtful about it or the recalibration, in sentences.
     """
 
     name: str
@@ -121,6 +129,16 @@ class Audit:
         if self.task == "multi-label":
             return min(self.findings, key=lambda found: found.p_value).test
         return self.findings[0].test
+
+    @property
+    def classes(self) -> tuple[Finding, ...]:
+        """Findings about single classes or labels, which are tested as a family."""
+        return tuple(found for found in self.findings if found.view.kind in ("class", "label"))
+
+    @property
+    def columns(self) -> dict[str, Scores]:
+        """Scores as they are and recalibrated, by their headings."""
+        return {"value": self.scores} | ({} if self.repair is None else {"recalibrated": self.repair.scores})
 
     @property
     def judged(self) -> Predictions:
@@ -153,9 +171,8 @@ class Audit:
         }
 
     def _repr_html_(self) -> str:
-        after = [""] * len(self.scores.entries) if self.repair is None else list(map(str, self.repair.scores))
-        rows = [(e.label, str(e), new, e.convention) for e, new in zip(self.scores, after, strict=True)]
-        header = ("score", "value", "recalibrated", "convention")
+        rows = [(row.label, *row.values, row.convention) for row in score_rows(list(self.columns.values()))]
+        header = ("score", *self.columns, "convention")
         return html_table(f"{self.name}: {self.verdict}", header, rows, right=(1, 2))
 
 
@@ -202,7 +219,7 @@ def audit(
     )
     scores = scores_of(predictions, bins, convention)
     findings = tuple(_finding(judgement, margin) for judgement in judgements)
-    intervals = _intervals(predictions, findings[0].view, bins, convention, draws, seed)
+    intervals = _intervals(predictions, findings[0], bins, convention, draws, seed)
     done(0.5)
     repaired, problem = None, ""
     if repair:
@@ -215,9 +232,10 @@ def audit(
             problem = str(error)
     parts = {score: metrics.decomposition(predictions, score=score) for score in ("log_loss", "brier")}
     done(1.0)
+    notices = () if repaired is None else tuple(repaired.calibrator.notices_)
     return Audit(
         name, predictions.task, predictions, scores, intervals, findings, parts, repaired, problem, bins,
-        convention, seed,
+        convention, seed, notices=notices,
     )  # fmt: skip
 
 
@@ -231,7 +249,8 @@ def _finding(judgement: Judgement, margin: float) -> Finding:
         view,
         judgement.test,
         judgement.p_value,
-        average=average_error(view),
+        gap=metrics.confidence_interval(pairs, metric="gap"),
+        factor=factor_of(view),
         equivalence=metrics.equivalence(pairs, margin=margin),
         analytic=(
             metrics.closed_form_test(pairs, statistic="spiegelhalter"),
@@ -244,15 +263,15 @@ def _finding(judgement: Judgement, margin: float) -> Finding:
 
 
 def _intervals(
-    given: Predictions, view: View, bins: int | None, convention: ConventionName, draws: int, seed: int
+    given: Predictions, first: Finding, bins: int | None, convention: ConventionName, draws: int, seed: int
 ) -> dict[str, Interval]:
     found = {}
-    if given.task != "multi-label" and len(given) > 1:
+    if given.task != "multi-label":
         count = min(draws, max(FEWEST_DRAWS, MOST_DRAWN // len(given)))
-        for metric in ("gap", "ece"):
-            found[metric] = metrics.confidence_interval(
-                view.pairs, metric=metric, draws=count, seed=seed, bins=bins, convention=convention
-            )
+        found["gap"] = first.gap
+        found["ece"] = metrics.confidence_interval(
+            first.view.pairs, metric="ece", draws=count, seed=seed, bins=bins, convention=convention
+        )
     if given.probabilities is not None:
         found["log_loss"] = mean_interval("log_loss", given, log_losses(given))
         found["brier"] = mean_interval("brier", given, brier_losses(given))
@@ -265,13 +284,13 @@ def audit_table(
     columns: Columns,
     *,
     engine: Literal["duckdb", "spark"],
-    bins: int | None = None,
-    convention: ConventionName = "paper",
-    draws: int = 1000,
-    seed: int = 0,
-    margin: float = 0.02,
-    memory_limit: str = "1GB",
-    progress: Callable[[float], None] | None = None,
+    bins: int | None,
+    convention: ConventionName,
+    draws: int,
+    seed: int,
+    margin: float,
+    memory_limit: str,
+    progress: Callable[[float], None],
 ) -> Audit:
     """Audit a table that is not read into memory: exact scores by SQL, and tests from cells of confidence.
 
@@ -306,6 +325,6 @@ def audit_table(
         entries = [score_of_risk(one, sums.names) for one in entries if one.key not in OF_TOP_LABEL]
     scores = Scores(sums.samples, sums.classes, tuple(entries))
     return Audit(
-        name, TASKS[judged], sums.pairs, scores, {"gap": findings[0].average.gap}, findings, {}, None, "", bins,
+        name, TASKS[judged], sums.pairs, scores, {"gap": findings[0].gap}, findings, {}, None, "", bins,
         convention, seed, notices=(*sums.notices, *notices, ABOUT_CELLS),
     )  # fmt: skip

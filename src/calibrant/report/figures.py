@@ -4,8 +4,10 @@ A gap is the mean probability minus the share that came true, in points, so 0 is
 drawn without ``pyplot``, so nothing is shown, kept or leaked: save one with ``figure.savefig``.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,10 +20,10 @@ from calibrant.frames import Array
 from calibrant.metrics.binned import BinTable, ConventionName, equal_width_bins
 from calibrant.metrics.change import TimeCalibration
 from calibrant.metrics.groups import GroupCalibration
-from calibrant.metrics.intervals import Interval
-from calibrant.metrics.predictions import Predictions
+from calibrant.metrics.intervals import Interval, confidence_interval
+from calibrant.metrics.predictions import Predictions, views
 from calibrant.report.formats import shortened
-from calibrant.report.statistics import ERRORS, MOST_ROWS, class_rows, wilson_interval
+from calibrant.report.statistics import ERRORS, excludes_zero, wilson_interval
 from calibrant.report.style import (
     ACCENT,
     GAP,
@@ -39,6 +41,8 @@ __all__ = ["classwise_plot", "cumulative_plot", "groups_plot", "reliability_diag
 
 # Largest number of points: more could not be distinguished.
 MOST_POINTS = 400
+# Largest number of classes or groups: the worst are the interesting ones.
+MOST_ROWS = 20
 # Longest name beside an axis; the table beside the figure has the whole name.
 LABEL_LETTERS = 28
 
@@ -68,10 +72,7 @@ def reliability_diagram(
         convention: As in :func:`calibrant.metrics.ece`.
         title: Title of the figure; shown literally, without control characters.
         event: Name of the event whose probability the pairs state, such as a class; by default that of being right.
-        ax: Axes of your own to draw the diagram in, without the histogram.
-
-    Returns:
-        The figure; that of ``ax``, if given.
+        ax: Axes of your own to draw in, without the histogram; the result is then their figure.
 
     References:
         Wilson, "Probable inference, the law of succession, and statistical inference", 1927; Niculescu-Mizil,
@@ -91,24 +92,19 @@ def reliability_diagram(
         Line2D([], [], color=GAP, linewidth=3, alpha=0.75, label="gap"),
         Line2D([], [], color=MUTED, linewidth=1, linestyle=(0, (3, 2)), label="calibrated"),
     )
-    if ax is not None:
-        _draw_bins(ax, table)
-        ax.set(xlabel=stated, ylabel=came_true)
-        ax.xaxis.set_major_formatter(percent_ticks())
-        return legend_inside(ax, title, *handles)
-    with canvas(4.9, title) as figure:
-        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(5, 1))
-        _draw_bins(top, table)
-        top.set(ylabel=came_true)
+
+    def draw_histogram(axes: Axes) -> None:
         left, width, samples = _boxes(table)
-        bottom.bar(left, samples / predictions.total, width, align="edge", color=ACCENT, linewidth=0)
-        bottom.set(xlabel=stated, ylabel="samples")
-        bottom.yaxis.set_major_locator(MaxNLocator(2))
-        for formatted in (bottom.xaxis, bottom.yaxis):
-            formatted.set_major_formatter(percent_ticks())
-        bottom.grid(visible=False, axis="x")
-        legend_above(figure, title, *handles)
-    return figure
+        axes.bar(left, samples / predictions.total, width, align="edge", color=ACCENT, linewidth=0)
+        axes.set(xlabel=stated, ylabel="samples")
+        axes.yaxis.set_major_locator(MaxNLocator(2))
+        axes.yaxis.set_major_formatter(percent_ticks())
+        axes.grid(visible=False, axis="x")
+
+    draw_bins = partial(_draw_bins, table=table, stated=stated, came_true=came_true)
+    if ax is not None:
+        return _drawn({draw_bins: 1}, handles, title, ax)
+    return _drawn({draw_bins: 5, draw_histogram: 1}, handles, title)
 
 
 def _boxes(table: BinTable) -> tuple[Array, Array, Array]:
@@ -119,7 +115,7 @@ def _boxes(table: BinTable) -> tuple[Array, Array, Array]:
     return table.lower[held] + 0.06 * width, 0.88 * width, table.samples[held]
 
 
-def _draw_bins(axes: Axes, table: BinTable) -> None:
+def _draw_bins(axes: Axes, table: BinTable, stated: str, came_true: str) -> None:
     held = table.samples > 0
     left, width, samples = _boxes(table)
     confidence, accuracy = table.confidence[held] / samples, table.right[held] / samples
@@ -131,8 +127,9 @@ def _draw_bins(axes: Axes, table: BinTable) -> None:
         confidence, accuracy, "o", color=ACCENT, markersize=5.5, markeredgecolor=PAPER, markeredgewidth=0.8,
         clip_on=False, zorder=3,
     )  # fmt: skip
-    axes.set(xlim=(0, 1), ylim=(0, 1))
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel=stated, ylabel=came_true)
     axes.xaxis.set_major_locator(FixedLocator([0, 0.2, 0.4, 0.6, 0.8, 1]))
+    axes.xaxis.set_major_formatter(percent_ticks())
     axes.yaxis.set_major_formatter(percent_ticks())
 
 
@@ -148,12 +145,9 @@ def cumulative_plot(
 
     Args:
         predictions: Predictions from ``metrics.predictions``.
-        title: Title of the figure; shown literally, without control characters.
+        title: As in :func:`reliability_diagram`.
         event: As in :func:`reliability_diagram`.
         ax: Axes of your own to draw the difference in, without the curves above it.
-
-    Returns:
-        The figure; that of ``ax``, if given.
 
     References:
         Yoon, Tee, Yoon, Yoon, Kim, Li, Yoo, "ESD: Expected Squared Difference as a Tuning-Free Trainable
@@ -167,31 +161,28 @@ def cumulative_plot(
     """
     stated, came_true = _axes_of(event)
     curves = cumulated(predictions)
-    share, _, accuracy, confidence, _ = curves
     order = "the least confident first (their confidence)" if event is None else "in order of their probability"
+    above = (
+        Line2D([], [], color=ACCENT, linewidth=1.8, label=came_true),
+        Line2D([], [], color=INK, linewidth=1.3, linestyle=(0, (3, 1.5)), label=stated),
+    )
     below = (
         Line2D([], [], color=GAP, linewidth=1.8, label="difference"),
         Patch(color=MUTED, alpha=0.2, linewidth=0, label="chance (95 %)"),
     )
+
+    def draw_curves(axes: Axes) -> None:
+        share, _, accuracy, confidence, _ = curves
+        axes.plot(share, accuracy, color=ACCENT, linewidth=1.8)
+        axes.plot(share, confidence, color=INK, linewidth=1.3, linestyle=(0, (4, 2)))
+        axes.fill_between(share, accuracy, confidence, color=GAP, alpha=0.35, linewidth=0)
+        axes.set(xlim=(0, 1), ylim=(0, None), ylabel="cumulative share")
+        axes.yaxis.set_major_formatter(percent_ticks())
+
+    draw_difference = partial(_draw_difference, curves=curves, order=order)
     if ax is not None:
-        _draw_difference(ax, curves, order)
-        return legend_inside(ax, title, *below)
-    with canvas(4.9, title) as figure:
-        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(5, 2.6))
-        top.plot(share, accuracy, color=ACCENT, linewidth=1.8)
-        top.plot(share, confidence, color=INK, linewidth=1.3, linestyle=(0, (4, 2)))
-        top.fill_between(share, accuracy, confidence, color=GAP, alpha=0.35, linewidth=0)
-        top.set(xlim=(0, 1), ylim=(0, None), ylabel="cumulative share")
-        top.yaxis.set_major_formatter(percent_ticks())
-        _draw_difference(bottom, curves, order)
-        legend_above(
-            figure,
-            title,
-            Line2D([], [], color=ACCENT, linewidth=1.8, label=came_true),
-            Line2D([], [], color=INK, linewidth=1.3, linestyle=(0, (3, 1.5)), label=stated),
-            *below,
-        )
-    return figure
+        return _drawn({draw_difference: 1}, below, title, ax)
+    return _drawn({draw_curves: 5, draw_difference: 2.6}, (*above, *below), title)
 
 
 def _draw_difference(axes: Axes, curves: tuple[Array, ...], order: str) -> None:
@@ -205,6 +196,27 @@ def _draw_difference(axes: Axes, curves: tuple[Array, ...], order: str) -> None:
     at = threshold[np.minimum(np.searchsorted(share, ticks), len(share) - 1)]
     axes.xaxis.set_major_locator(FixedLocator(ticks.tolist()))
     axes.set_xticklabels([f"{100 * tick:.0f} %\n({short_confidence(z)})" for tick, z in zip(ticks, at, strict=True)])
+
+
+def _drawn(
+    plots: Mapping[Callable[[Axes], None], float],
+    handles: Sequence[Line2D | Patch],
+    title: str | None,
+    ax: Axes | None = None,
+    height: float = 4.9,
+) -> Figure:
+    """A figure of plots one above the other, with their shares of its height; or one plot in axes of the user."""
+    if ax is not None:
+        (draw,) = plots
+        draw(ax)
+        return legend_inside(ax, title, *handles)
+    with canvas(height, title) as figure:
+        every = figure.subplots(len(plots), 1, sharex=True, squeeze=False, height_ratios=list(plots.values()))
+        for axes, draw in zip(every[:, 0], plots, strict=True):
+            draw(axes)
+            axes.label_outer()
+        legend_above(figure, title, *handles)
+    return figure
 
 
 def _axes_of(event: str | None) -> tuple[str, str]:
@@ -229,42 +241,34 @@ def cumulated(predictions: Predictions) -> tuple[Array, ...]:
 
 
 def short_confidence(confidence: float) -> str:
-    """A confidence in the fewest digits that do not round it up to 1."""
-    for digits in (2, 3, 4):
-        text = f"{confidence:.{digits}f}"
-        if not text.startswith("1") or confidence == 1:
-            return text if confidence != 1 else "1"
-    return "> 0.9999"
-
-
-class Row(NamedTuple):
-    """One line of a figure; ``wrong`` if the gap is more than chance."""
-
-    name: str
-    gap: Interval
-    wrong: bool
+    """A confidence in at most four digits, rounded down, so that only 1 is shown as 1."""
+    return f"{math.floor(10_000 * confidence) / 10_000:g}"
 
 
 def classwise_plot(predictions: Predictions, *, title: str | None = None, ax: Axes | None = None) -> Figure:
     """Mean probability minus share of classes or labels, with 95 % intervals: the 20 largest gaps, the largest on top.
 
+    Of more than 50 classes, those 50 that the model expects most often are compared; of two classes, class 1 is shown.
+
     Args:
         predictions: Predictions from ``metrics.predictions``, with probabilities or logits.
-        title: Title of the figure; shown literally, without control characters.
+        title: As in :func:`reliability_diagram`.
         ax: Axes of your own to draw in.
-
-    Returns:
-        The figure; that of ``ax``, if given.
 
     Example:
         >>> from calibrant import metrics, report
-        >>> given = metrics.predictions(probabilities=[[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], target=[0, 1, 1])
-        >>> [label.get_text() for label in report.figures.classwise_plot(given).axes[0].get_yticklabels()]
-        ['0', '1']
+        >>> p = [[0.9, 0.1, 0.0], [0.2, 0.7, 0.1], [0.6, 0.2, 0.2]]
+        >>> figure = report.figures.classwise_plot(metrics.predictions(probabilities=p, target=[0, 1, 2]))
+        >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
+        ['0', '2', '1']
     """
-    rows = [Row(row.name, row.gap, not row.gap.low <= 0 <= row.gap.high) for row in class_rows(predictions)]
+    predictions.of_classes("a plot of classes")
+    classes = [view for view in views(predictions) if view.of_event and len(view.pairs) > 1]
+    gaps = [confidence_interval(view.pairs, metric="gap") for view in classes]
+    worst = sorted(zip(classes, gaps, strict=True), key=lambda each: -abs(each[1].value))[:MOST_ROWS]
+    rows = [(view.name, gap, excludes_zero(gap)) for view, gap in worst]
     kind = "label" if predictions.task == "multi-label" else "class"
-    return _plot(rows, kind, "interval excludes 0", "average gap within chance", title, ax)
+    return _plot_rows(rows, kind, ("interval excludes 0", "average gap within chance"), title, ax)
 
 
 def groups_plot(found: GroupCalibration, *, title: str | None = None, ax: Axes | None = None) -> Figure:
@@ -272,11 +276,8 @@ def groups_plot(found: GroupCalibration, *, title: str | None = None, ax: Axes |
 
     Args:
         found: Result of :func:`calibrant.metrics.calibration_by_group`.
-        title: Title of the figure; shown literally, without control characters.
+        title: As in :func:`reliability_diagram`.
         ax: Axes of your own to draw in.
-
-    Returns:
-        The figure; that of ``ax``, if given.
 
     Example:
         >>> import numpy as np
@@ -286,8 +287,8 @@ def groups_plot(found: GroupCalibration, *, title: str | None = None, ax: Axes |
         >>> [label.get_text() for label in report.figures.groups_plot(found).axes[0].get_yticklabels()]
         ['south', 'north']
     """
-    rows = [Row(group.name, group.gap, group.rejected) for group in found.groups[:MOST_ROWS]]
-    return _plot(rows, "group", "rejected", "not rejected", title, ax)
+    rows = [(group.name, group.gap, group.rejected) for group in found.groups[:MOST_ROWS]]
+    return _plot_rows(rows, "group", ("rejected", "not rejected"), title, ax)
 
 
 def time_plot(found: TimeCalibration, *, title: str | None = None, ax: Axes | None = None) -> Figure:
@@ -295,11 +296,8 @@ def time_plot(found: TimeCalibration, *, title: str | None = None, ax: Axes | No
 
     Args:
         found: Result of :func:`calibrant.metrics.calibration_over_time`.
-        title: Title of the figure; shown literally, without control characters.
+        title: As in :func:`reliability_diagram`.
         ax: Axes of your own to draw in.
-
-    Returns:
-        The figure; that of ``ax``, if given.
 
     Example:
         >>> import numpy as np
@@ -308,82 +306,63 @@ def time_plot(found: TimeCalibration, *, title: str | None = None, ax: Axes | No
         >>> len(report.figures.time_plot(found).axes[0].get_xticks())
         3
     """
-    handles = [Line2D([], [], color=ACCENT, marker="o", markersize=5.5, linewidth=1.8, label="gap, 95 % interval")]
+    handles = [_dot(ACCENT, "gap, 95 % interval")]
     if found.changed:
         mark = f"most likely change: after {literal(found.change_at)}"
         handles.append(Line2D([], [], color=GAP, linewidth=1.5, linestyle=(0, (4, 2)), label=mark))
-    return _drawn(lambda axes: _draw_windows(axes, found), 3.2, handles, title, ax)
+
+    def draw(axes: Axes) -> None:
+        place = np.arange(len(found.windows))
+        low, value, high = _ends([window.gap for window in found.windows])
+        axes.axhline(0, color=INK, linewidth=1)
+        axes.vlines(place, low, high, color=ACCENT, linewidth=1.8)
+        axes.plot(place, value, "o-", color=ACCENT, linewidth=0.8, markersize=5.5, markeredgecolor=PAPER)
+        if found.changed:
+            axes.axvline(_place_of_change(found), color=GAP, linewidth=1.5, linestyle=(0, (4, 2)))
+        axes.set(xlabel="start of the window", ylabel="stated minus observed, points", xlim=(-0.6, len(place) - 0.4))
+        starts = [shortened(literal(window.start), LABEL_LETTERS) for window in found.windows]
+        axes.set_xticks(place, starts, rotation=30, ha="right")
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.grid(visible=False, axis="x")
+
+    return _drawn({draw: 1}, handles, title, ax, height=3.2)
 
 
-def _plot(rows: Sequence[Row], kind: str, wrong: str, right: str, title: str | None, ax: Axes | None) -> Figure:
-    handles = [
-        Line2D([], [], color=colour, marker="o", markersize=5.5, linewidth=1.8, label=label)
-        for colour, label, shown in (
-            (GAP, wrong, any(row.wrong for row in rows)),
-            (ACCENT, right, not all(row.wrong for row in rows)),
-        )
-        if shown
-    ]
-    return _drawn(lambda axes: _draw_rows(axes, rows, kind), 1.2 + 0.24 * max(len(rows), 3), handles, title, ax)
-
-
-def _drawn(
-    draw: Callable[[Axes], None], height: float, handles: Sequence[Line2D], title: str | None, ax: Axes | None
-) -> Figure:
-    """A figure of one plot, or the user's figure with the plot in some of its axes."""
-    if ax is not None:
-        draw(ax)
-        return legend_inside(ax, title, *handles)
-    with canvas(height, title) as figure:
-        draw(figure.subplots())
-        legend_above(figure, title, *handles)
-    return figure
-
-
-def _draw_rows(axes: Axes, rows: Sequence[Row], kind: str) -> None:
-    axes.axvline(0, color=INK, linewidth=1)
-    for place, row in enumerate(rows):
-        low, value, high = (100 * each for each in (row.gap.low, row.gap.value, row.gap.high))
-        colour = GAP if row.wrong else ACCENT
-        axes.hlines(place, low, high, color=colour, linewidth=1.8)
-        axes.plot(value, place, "o", color=colour, markersize=5.5, markeredgecolor=PAPER, markeredgewidth=0.8)
-    axes.set(xlabel="stated minus observed, points", ylabel=kind, ylim=(len(rows) - 0.4, -0.6))
-    axes.set_yticks(range(len(rows)), [shortened(literal(row.name), LABEL_LETTERS) for row in rows])
-    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-    axes.grid(visible=False, axis="y")
-
-
-def _draw_windows(axes: Axes, found: TimeCalibration) -> None:
-    windows = found.windows
-    place = np.arange(len(windows))
-    low, value, high = (
-        100 * np.array([getattr(window.gap, key) for window in windows]) for key in ("low", "value", "high")
-    )
-    axes.axhline(0, color=INK, linewidth=1)
-    axes.vlines(place, low, high, color=ACCENT, linewidth=1.8)
-    axes.plot(place, value, "o-", color=ACCENT, linewidth=0.8, markersize=5.5, markeredgecolor=PAPER)
-    if found.changed:
-        axes.axvline(_place(found), color=GAP, linewidth=1.5, linestyle=(0, (4, 2)))
-    axes.set(xlabel="start of the window", ylabel="stated minus observed, points", xlim=(-0.6, len(windows) - 0.4))
-    axes.set_xticks(
-        place, [shortened(literal(window.start), LABEL_LETTERS) for window in windows], rotation=30, ha="right"
-    )
-    axes.yaxis.set_major_locator(MaxNLocator(5))
-    axes.grid(visible=False, axis="x")
-
-
-def _place(found: TimeCalibration) -> float:
+def _place_of_change(found: TimeCalibration) -> float:
     """Where the change is: between two windows, or inside one."""
-    at = _moment(found.change_at)
-    for place, window in enumerate(found.windows):
-        if at <= _moment(window.end):
-            return place + 0.5 * (found.change_at == window.end)
-    return len(found.windows) - 1
+    times = np.array([found.change_at, *(window.end for window in found.windows)])
+    with suppress(ValueError):  # dates are in the order of their texts
+        times = times.astype(float)
+    place = min(int(np.searchsorted(times[1:], times[0])), len(found.windows) - 1)
+    return place + 0.5 * (found.change_at == found.windows[place].end)
 
 
-def _moment(text: str) -> tuple[float, str]:
-    """A time in an order: numbers by their size, dates by their text."""
-    try:
-        return float(text), ""
-    except ValueError:
-        return 0.0, text
+def _plot_rows(
+    rows: Sequence[tuple[str, Interval, bool]], kind: str, labels: tuple[str, str], title: str | None, ax: Axes | None
+) -> Figure:
+    """Names, gaps, and whether they are wrong, one below the other, with labels for those that are and are not."""
+    colours = [GAP if wrong else ACCENT for _, _, wrong in rows]
+    handles = [_dot(colour, label) for colour, label in zip((GAP, ACCENT), labels, strict=True) if colour in colours]
+
+    def draw(axes: Axes) -> None:
+        place = np.arange(len(rows))
+        low, value, high = _ends([gap for _, gap, _ in rows])
+        axes.axvline(0, color=INK, linewidth=1)
+        axes.hlines(place, low, high, color=colours, linewidth=1.8)
+        axes.scatter(value, place, s=5.5**2, color=colours, edgecolor=PAPER, linewidth=0.8, zorder=3)
+        axes.set(xlabel="stated minus observed, points", ylabel=kind, ylim=(len(rows) - 0.4, -0.6))
+        axes.set_yticks(place, [shortened(literal(name), LABEL_LETTERS) for name, _, _ in rows])
+        axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+        axes.grid(visible=False, axis="y")
+
+    return _drawn({draw: 1}, handles, title, ax, height=1.2 + 0.24 * max(len(rows), 3))
+
+
+def _dot(colour: str, label: str) -> Line2D:
+    return Line2D([], [], color=colour, marker="o", markersize=5.5, linewidth=1.8, label=label)
+
+
+def _ends(gaps: Sequence[Interval]) -> tuple[Array, Array, Array]:
+    """Lower ends, values and upper ends in points."""
+    low, value, high = 100 * np.array([(gap.low, gap.value, gap.high) for gap in gaps]).T
+    return low, value, high

@@ -1,15 +1,18 @@
-"""Numbers, names and sentences as the page and the figures show them."""
+"""Numbers, names and sentences as the terminal, the page and the figures show them."""
 
 import math
 import re
 import unicodedata
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import NamedTuple
 
 from calibrant.inputs import counted as counted
 from calibrant.metrics.closed_form import p_value
+from calibrant.metrics.evaluate import Scores
+from calibrant.metrics.intervals import Interval
+from calibrant.metrics.registry import number
 
-MINUS = re.compile(r"(?<![\w.)-])-(?=\d)")
-UNBROKEN = re.compile(r"(?<=\bp) (?=[<=])|(?<=[<=]) (?=\d)|(?<=temperature) (?=\d)|(?<=\d) (?=points|samples)")
-NO_BREAK = "\N{NO-BREAK SPACE}"
 # They join letters in Persian and Hindi, and people in emoji.
 JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 
@@ -21,19 +24,32 @@ def percent(share: float) -> str:
         >>> print(ascii(percent(0.1234)), percent(float("nan")))
         '12.34\xa0%' –
     """
-    return "\N{EN DASH}" if math.isnan(share) else f"{100 * share:.2f}{NO_BREAK}%"
+    return "\N{EN DASH}" if math.isnan(share) else f"{100 * share:.2f}\N{NO-BREAK SPACE}%"
 
 
-def sentence(text: str) -> str:
-    """A sentence with true minus signs, and no line break inside "p < 0.001", "temperature 1.74" and "3.1 points".
+def points(share: float) -> str:
+    """A difference of shares in points, with its sign."""
+    return f"{100 * share:+z.2f}"
+
+
+def ends(gap: Interval) -> str:
+    """The interval of a gap in points.
 
     Example:
-        >>> sentence("a gap of -0.5 points").split()
-        ['a', 'gap', 'of', '−0.5', 'points']
-        >>> len(sentence("a gap of -0.5 points").split(" "))
-        4
+        >>> ends(Interval("gap", 0.01, -0.001, 0.021, 0.95, "jackknife"))
+        '-0.10 to 2.10'
     """
-    return UNBROKEN.sub(NO_BREAK, MINUS.sub("\N{MINUS SIGN}", text))
+    return f"{100 * gap.low:z.2f} to {100 * gap.high:z.2f}"
+
+
+def in_unit(interval: Interval) -> str:
+    """The ends of an interval in the unit of its metric.
+
+    Example:
+        >>> in_unit(Interval("ece", 0.01, 0.0, 0.021, 0.95, "bootstrap"))
+        '0.00 % to 2.10 %'
+    """
+    return f"{number(interval.metric, interval.low)} to {number(interval.metric, interval.high)}"
 
 
 def bare_p(value: float) -> str:
@@ -46,17 +62,26 @@ def bare_p(value: float) -> str:
     return p_value(value).removeprefix("p ").removeprefix("= ")
 
 
-def clean(name: str) -> str:
-    r"""A name without characters that are invisible or change how others are shown.
+def clean(text: str) -> str:
+    r"""Text without characters that are invisible or change how others are shown, as names of files may contain.
 
     Control characters and line ends become spaces, characters that change the direction of writing are removed, and
     those that UTF-8 or XML cannot encode become a replacement character.
 
     Example:
-        >>> clean("resnet\u202e\x1b[31m\n50"), clean("\u202e")
-        ('resnet [31m 50', 'unnamed')
+        >>> clean("resnet\u202e\x1b[31m\n50")
+        'resnet [31m 50'
     """
-    return " ".join("".join(map(_visible, name)).split()) or "unnamed"
+    return " ".join("".join(map(_visible, text)).split())
+
+
+def _visible(character: str) -> str:
+    category = unicodedata.category(character)
+    if category in ("Cc", "Zl", "Zp"):
+        return " "
+    if category == "Cs" or ord(character) & 0xFFFE == 0xFFFE:
+        return "\N{REPLACEMENT CHARACTER}"
+    return "" if category == "Cf" and character not in JOINERS else character
 
 
 def shortened(name: str, most: int) -> str:
@@ -80,10 +105,36 @@ def as_sentence(text: object) -> str:
     return f"{words[0].upper()}{words[1:]}."
 
 
-def _visible(character: str) -> str:
-    category = unicodedata.category(character)
-    if category in ("Cc", "Zl", "Zp"):
-        return " "
-    if category == "Cs" or ord(character) & 0xFFFE == 0xFFFE:
-        return "\N{REPLACEMENT CHARACTER}"
-    return "" if category == "Cf" and character not in JOINERS else character
+class ScoreRow(NamedTuple):
+    """One score of several models: the value of each, empty if it has none, and what their conventions share."""
+
+    key: str
+    label: str
+    values: list[str]
+    convention: str
+
+
+def score_rows(models: Sequence[Scores]) -> list[ScoreRow]:
+    """The scores of models side by side."""
+    found = [{entry.key: entry for entry in scores} for scores in models]
+    labels: dict[str, str] = {}
+    for scores in models:
+        for entry in scores:
+            labels.setdefault(entry.key, entry.label)
+    rows = []
+    for key, label in labels.items():
+        values = [str(entries.get(key, "")) for entries in found]
+        conventions = [entries[key].convention for entries in found if key in entries]
+        rows.append(ScoreRow(key, label, values, _shared(conventions)))
+    return rows
+
+
+def _shared(conventions: Sequence[str]) -> str:
+    """The parts with which all conventions begin: the number of bins of a sweep differs between columns.
+
+    Example:
+        >>> _shared(["P(y = 1); equal mass, 13 bins chosen", "P(y = 1); equal mass, 6 bins chosen"])
+        'P(y = 1); equal mass'
+    """
+    parts = zip(*(re.split("(?=[,;] )", each) for each in conventions), strict=False)
+    return "".join(same[0] for same in takewhile(lambda each: len(set(each)) == 1, parts))

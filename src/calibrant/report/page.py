@@ -2,50 +2,47 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from calibrant.files import write_whole
-from calibrant.metrics.binned import CONVENTIONS
+from calibrant.metrics.binned import CONVENTIONS, ece
 from calibrant.metrics.closed_form import p_value
-from calibrant.metrics.evaluate import Score
-from calibrant.metrics.intervals import Comparison, Interval
 from calibrant.metrics.proper import came_true, mean_confidence
 from calibrant.metrics.registry import METRICS, for_task
 from calibrant.metrics.registry import label as measure
 from calibrant.metrics.registry import number as measured
-from calibrant.report.audit import Audit
-from calibrant.report.figures import classwise_plot, cumulative_plot, groups_plot, reliability_diagram, time_plot
-from calibrant.report.formats import NO_BREAK, as_sentence, bare_p, clean, counted, percent, sentence
-from calibrant.report.statistics import LOSS_NAMES, MOST_ROWS, class_rows, floor_note
+from calibrant.report.audit import Audit, Compared
+from calibrant.report.figures import (
+    MOST_ROWS,
+    classwise_plot,
+    cumulative_plot,
+    groups_plot,
+    reliability_diagram,
+    time_plot,
+)
+from calibrant.report.formats import as_sentence, bare_p, clean, counted, ends, in_unit, percent, points, score_rows
 from calibrant.report.style import inline_svg, same_axes
-from calibrant.report.verdict import caveat
 
-# Two names, and their comparison, or the reason why they are not compared.
-Compared = tuple[str, str, Comparison | str]
 # Scores of the table before and after recalibration.
 REPAIRED = ("gap", "ece", "equal_mass_ece", "smooth_ece", "ks_error", "esd", "classwise_ece", "log_loss", "brier")
 # Groups in a table; the rest are counted.
 MOST_GROUPS = 40
-SIGNED_ZERO = re.compile(r"[+-]0\.0+( %)?")
-POWER = re.compile(r"(-?[\d.]+)e([+-]\d+)")
+MINUS = re.compile(r"(?<![\w.)-])-(?=\d)")
+UNBROKEN = re.compile(r"(?<=\bp) (?=[<=])|(?<=[<=]) (?=\d)|(?<=temperature) (?=\d)|(?<=\d) (?=%|points|samples)")
+POWER = re.compile(r"([\d.]+)e([+-])0*(\d+)")
 
 
 class Provenance(NamedTuple):
-    """When, from what and how a page was made, for its foot.
-
-    Attributes:
-        date: Date and time.
-        command: The command line, or other words.
-        files: Names of the files and their SHA-256, or an empty text if there is none.
-    """
+    """Date, command line, and names of files with their SHA-256 or an empty text, for the foot of a page."""
 
     date: str
     command: str
@@ -97,114 +94,43 @@ def render(
     comparisons = [(clean(first), clean(second), found) for first, second, found in comparisons]
     files = resources.files("calibrant.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    filters = (number, isolated, percent, points, ends, sentence, as_sentence, bare_p, counted)
+    filters = (typeset, isolated, percent, points, ends, in_unit, as_sentence, bare_p, counted)
     environment.filters |= {each.__name__: each for each in filters}
     page = environment.from_string(files.joinpath("page.html.jinja").read_text(encoding="utf-8"))
     scores = [score for audit in audits for score in audit.scores]
     return page.render(
-        title=_title(audits, compared=bool(comparisons)),
         css=Markup(files.joinpath("page.css").read_text(encoding="utf-8")),  # noqa: S704 (our own file)
         opening=[clean(sentence) for sentence in opening],
-        lead=_lead(audits),
         models=[_model(audit, figures) for audit, figures in zip(audits, _figures(audits), strict=True)],
-        comparisons=[_comparison(a, b, found) for a, b, found in comparisons if not isinstance(found, str)],
-        not_compared=[(a, b, found) for a, b, found in comparisons if isinstance(found, str)],
-        scores=_score_rows(audits),
+        comparisons=[each for each in comparisons if not isinstance(each[2], str)],
+        not_compared=[each for each in comparisons if isinstance(each[2], str)],
+        scores=score_rows([audit.scores for audit in audits]),
         meanings={score.key: for_task(METRICS[score.key], score.task) for score in scores}.values(),
-        footer=_footer(audits),
         made=made,
-        losses=LOSS_NAMES,
+        version=metadata.version("calibrant"),
+        measure=measure,
+        measured=measured,
         most_groups=MOST_GROUPS,
     )
 
 
-def _title(audits: Sequence[Audit], *, compared: bool) -> Markup:
-    if len(audits) == 1:
-        return Markup("Calibration of {}").format(isolated(audits[0].name))
-    words = f"{len(audits)} models compared" if compared else f"Calibration of {len(audits)} models"
-    return Markup("{}").format(words)
-
-
-def _lead(audits: Sequence[Audit]) -> Markup:
-    """Names and sizes of the audited models, shown under the title."""
-    sizes = {audit.scores.title for audit in audits}
-    if len(audits) == 1:
-        return Markup("{}").format(audits[0].scores.title)
-    *others, last = (isolated(audit.name) for audit in audits)
-    names = Markup("{} and {}").format(Markup(", ").join(others), last)
-    return Markup("{}; {} each").format(names, sizes.pop()) if len(sizes) == 1 else names
-
-
-def _footer(audits: Sequence[Audit]) -> str:
-    """How the numbers were made."""
-    sizes = sorted({len(audit.predictions) for audit in audits})
-    samples = counted(sizes[0], "sample") if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,} samples"
-    return (
-        f"Made by Calibrant {metadata.version('calibrant')} from {samples}. "
-        f"p\N{NON-BREAKING HYPHEN}values of calibration: "
-        f"ESD of {counted(audits[0].test.draws, 'data set')} drawn from a calibrated model, seed {audits[0].seed}; for "
-        "classes and labels as many as are needed, or Kuiper's test where that is below 1e\N{MINUS SIGN}9."
-    )
-
-
-def _comparison(first: str, second: str, compared: Comparison) -> dict[str, str]:
-    """One row of the table of comparisons."""
-    values = ("a", "b", "difference", "low", "high")
-    return {key: measured(compared.metric, getattr(compared, key)) for key in values} | {
-        "measure": measure(compared.metric),
-        "first": first,
-        "second": second,
-        "interval": f"{100 * compared.level:g} %, {compared.method}",
-        "p": bare_p(compared.p_value),
-        "better": {"a": isolated(first), "b": isolated(second), None: "the data cannot tell"}[compared.better],
-    }
-
-
-def _score_rows(audits: Sequence[Audit]) -> list[dict[str, Any]]:
-    """The table of all scores: a row for each, a cell for each model."""
-    found = [_by_key(audit.scores) for audit in audits]
-    rows = []
-    for key, entry in {key: entry for entries in found for key, entry in entries.items()}.items():
-        notes = [entries[key].convention if key in entries else "" for entries in found]
-        same = len({note for note in notes if note}) == 1
-        rows.append({
-            "label": entry.label.strip(), "part": entry.label.startswith(" "),
-            "cells": [
-                {"value": str(entries[key]) if key in entries else "\N{EN DASH}", "note": "" if same else note}
-                for entries, note in zip(found, notes, strict=True)
-            ],
-            "convention": entry.convention if same else "differs, see the values",
-        })  # fmt: skip
-    return rows
-
-
-def _by_key(scores: Any) -> dict[str, Score]:
-    return {entry.key: entry for entry in scores}
-
-
 def _model(audit: Audit, figures: dict[str, Markup]) -> dict[str, Any]:
     """One model: the audit, its figures, and what is computed for the page."""
-    view, note = audit.findings[0].view, caveat(audit)
-    stated = {"stated": "mean confidence", "came": "accuracy"}
-    if view.of_event:
-        stated = {"stated": f"mean P({view.name})", "came": "share"}
+    event = _event(audit)
+    means = ("mean confidence", "accuracy") if event is None else ("mean probability", f"share of {event}")
     return {
         "audit": audit,
         "name": audit.name,
-        "event": _event(audit),
+        "event": event,
         "verdict": audit.verdict,
         "figures": figures,
-        "facts": list(_facts(audit)),
+        "facts": list(_facts(audit, *means)),
         "tests": [] if audit.task == "multi-label" else list(_tests(audit)),
-        "maps": "; ".join(
-            [*(f"{LOSS_NAMES[key]}: {part.recalibration}" for key, part in audit.parts.items()),
-             *filter(None, [floor_note(audit.predictions)])]
-        ),
-        "columns": stated,
+        "maps": "; ".join(f"{measure(key)}: {part.recalibration}" for key, part in audit.parts.items()),
+        "means": means,
         "repaired": list(_before_and_after(audit)),
-        "caveat": note and f"{as_sentence(note)} Audit the logits to be sure.",
-        "classes": _classes(audit) if _has_classes(audit) else None,
-    }  # fmt: skip
+        "classes": _classes(audit),
+    }
 
 
 def _event(audit: Audit) -> str | None:
@@ -212,180 +138,120 @@ def _event(audit: Audit) -> str | None:
     return {"binary": f"class {audit.findings[0].view.name}", "multi-label": "labels"}.get(audit.task)
 
 
-def _has_classes(audit: Audit) -> bool:
-    return audit.task in ("multi-class", "multi-label")
-
-
-def _repaired_diagram(audit: Audit) -> Figure | None:
-    repair = audit.repair
-    if repair is None:
-        return None
-    pairs = repair.predictions if audit.task == "multi-label" else repair.judgements[0].view.pairs
-    return reliability_diagram(pairs, bins=audit.bins, convention=audit.convention, event=_event(audit))
-
-
-# Figure -> how it is drawn, if the audit has it.
-FIGURES: dict[str, Callable[[Audit], Figure | None]] = {
-    "reliability": lambda audit: reliability_diagram(
-        audit.judged, bins=audit.bins, convention=audit.convention, event=_event(audit)
-    ),
-    "repair": _repaired_diagram,
-    "cumulative": lambda audit: cumulative_plot(audit.judged, event=_event(audit)),
-    "classes": lambda audit: classwise_plot(audit.predictions) if _has_classes(audit) else None,
-    "groups": lambda audit: None if audit.groups is None else groups_plot(audit.groups),
-    "over_time": lambda audit: None if audit.over_time is None else time_plot(audit.over_time),
-}
-# Figures that stand side by side have the same limits, of one axis or of both.
-SAME_AXES = (
-    (("reliability", "repair"), True, True),
-    (("cumulative",), True, True),
-    (("classes",), True, False),
-    (("groups",), True, False),
-    (("over_time",), False, True),
-)
-
-
 def _figures(audits: Sequence[Audit]) -> list[dict[str, Markup]]:
-    """Figures of each model as SVG; those that it does not have are empty."""
-    drawn = [{name: draw(audit) for name, draw in FIGURES.items()} for audit in audits]
-    for names, x, y in SAME_AXES:
-        same_axes([figure for each in drawn for name in names if (figure := each[name]) is not None], x=x, y=y)
+    """Figures of each model as SVG; those that stand side by side have the same limits."""
+    drawn = [_drawn(audit) for audit in audits]
+    for name in dict.fromkeys(name for figures in drawn for name in figures):
+        same_axes([figures[name][0] for figures in drawn if name in figures], y=name not in ("classes", "groups"))
     return [
-        {
-            name: Markup() if figure is None else inline_svg(figure, f"m{place}{name}", _described(name, audit))
-            for name, figure in figures.items()
-        }
-        for place, (audit, figures) in enumerate(zip(audits, drawn, strict=True), 1)
+        {name: inline_svg(figure, f"m{place}{name}", label) for name, (figure, label) in figures.items()}
+        for place, figures in enumerate(drawn, 1)
     ]
 
 
-def _described(figure: str, audit: Audit) -> str:
-    """Description of a figure for screen readers."""
-    scores, name = audit.scores, audit.name
-    event = _event(audit)
+def _drawn(audit: Audit) -> dict[str, tuple[Figure, str]]:
+    """The figures that an audit has, with their descriptions for screen readers."""
+    name, judged, event, repair = audit.name, audit.judged, _event(audit), audit.repair
+    diagram = partial(reliability_diagram, bins=audit.bins, convention=audit.convention, event=event)
     stated, came = ("confidence", "accuracy") if event is None else ("probability", f"share of {event}")
-    match figure:
-        case "reliability":
-            sure, right = percent(mean_confidence(audit.judged)), percent(came_true(audit.judged))
-            ece = percent(scores.ece)
-            return f"Reliability diagram of {name}: mean {stated} {sure}, {came} {right}, ECE {ece}"
-        case "repair":
-            ece = "" if audit.repair is None else percent(audit.repair.scores.ece)
-            return f"Reliability diagram of {name} after recalibration: ECE {ece}"
-        case "cumulative":
-            largest = f"they differ by at most {100 * scores.ks_error:.2f} points, the KS error"
-            return f"Cumulative {came} and {stated} of {name}: {largest}"
-        case "over_time":
-            return f"Gap of {name} over time"
-        case _:
-            each, first = ("class", "largest") if figure == "classes" else ("group", "worst")
-            return f"Gap of each {each} of {name}, the {first} on top"
+    means = f"mean {stated} {percent(mean_confidence(judged))}, {came} {percent(came_true(judged))}"
+    apart = f"they differ by at most {100 * audit.scores.ks_error:.2f} points, the KS error"
+    drawn = {
+        "reliability": (
+            diagram(judged), f"Reliability diagram of {name}: {means}, ECE {percent(audit.scores.ece)}"
+        ),
+        "cumulative": (cumulative_plot(judged, event=event), f"Cumulative {came} and {stated} of {name}: {apart}"),
+    }  # fmt: skip
+    if repair is not None:
+        pairs = repair.predictions if audit.task == "multi-label" else repair.judgements[0].view.pairs
+        drawn["repair"] = diagram(pairs), f"Reliability diagram of {name} after recalibration"
+    if audit.task in ("multi-class", "multi-label"):
+        drawn["classes"] = classwise_plot(audit.predictions), f"Gaps of classes of {name}, the largest on top"
+    if audit.groups is not None:
+        drawn["groups"] = groups_plot(audit.groups), f"Gaps of groups of {name}, the worst on top"
+    if audit.over_time is not None:
+        drawn["over_time"] = time_plot(audit.over_time), f"Gap of {name} over time"
+    return drawn
 
 
-def _facts(audit: Audit) -> Iterator[dict[str, str]]:
+def _facts(audit: Audit, stated: str, came: str) -> Iterator[dict[str, str]]:
     """The first numbers that a reader needs, with their intervals."""
-    shown = _by_key(audit.scores)
-    event = _event(audit)
+    for label, share in {came: came_true(audit.judged), stated: mean_confidence(audit.judged)}.items():
+        yield {"label": label, "value": percent(share), "note": "", "interval": ""}
     notes = {
-        "gap": "points",
+        "gap": "",
         "ece": f"{audit.bins or CONVENTIONS[audit.convention].bins:,} bins ({audit.convention})",
-        "log_loss": "",
         "esd": "" if audit.task == "multi-label" else p_value(audit.test.p_value),  # its test is that of single labels
+        "log_loss": "",
     }
-    if event is None:
-        top = audit.task != "confidence"
-        notes = {"accuracy": "of top labels" * top, "mean_confidence": "in top labels" * top} | notes
-    else:
-        shares = {f"share of {event}": came_true(audit.judged), "mean probability": mean_confidence(audit.judged)}
-        for label, share in shares.items():
-            yield {"label": label, "value": percent(share), "note": "", "interval": ""}
-    for key in [key for key in notes if key in shown]:
-        between = audit.intervals.get(key)
-        interval = ""
-        if between is not None:
-            interval = ends(between) if key == "gap" else Markup("{} to {}").format(
-                *(number(measured(key, end)) for end in (between.low, between.high))
-            )  # fmt: skip
-        value = str(shown[key]).removesuffix(" %") if key == "gap" else str(shown[key])
-        yield {"label": shown[key].label, "value": value, "note": notes[key], "interval": interval}
+    for score in audit.scores:
+        if score.key in notes:
+            between = audit.intervals.get(score.key)
+            interval = "" if between is None else in_unit(between)
+            yield {"label": score.label, "value": str(score), "note": notes[score.key], "interval": interval}
 
 
 def _tests(audit: Audit) -> Iterator[tuple[str, str]]:
     """The tests of the first view."""
     first = audit.findings[0]
-    esd = number(measured("esd", first.test.statistic))
-    yield "ESD, resampled", Markup("{}, {}").format(esd, p_value(first.p_value))
+    yield "ESD, resampled", f"{measured('esd', first.test.statistic)}, {p_value(first.p_value)}"
     for test in first.analytic:
-        yield test.name, sentence(f"{test.statistic:z.2f}, {p_value(test.p_value)}")
-    line = "there is none that is finite" if first.line is None else str(first.line)
-    yield "Calibration line", sentence(line)
+        yield test.name, f"{test.statistic:z.2f}, {p_value(test.p_value)}"
+    yield "Calibration line", "there is none that is finite" if first.line is None else str(first.line)
     yield "Integrated calibration index", percent(first.ici)
-    yield "Equivalence", sentence(str(first.equivalence))
+    yield "Equivalence", str(first.equivalence)
 
 
-def _classes(audit: Audit) -> dict[str, Any]:
-    """The classes or labels with the largest gaps, and the p-values of those that were tested."""
-    count = audit.predictions.classes or 0
-    kind, words = ("label", "labels") if audit.task == "multi-label" else ("class", "classes")
-    p = {found.view.name: bare_p(found.p_value) for found in audit.findings if found.view.kind == kind}
-    note = f"The {MOST_ROWS} {words} of {count:,} with the largest gaps." if count > MOST_ROWS else ""
-    if len(p) < count:
-        note += f" Tested are the {len(p):,} that the model expects most often."
-    rows = class_rows(audit.predictions, bins=audit.bins, convention=audit.convention)
-    return {"rows": rows, "p": p, "note": note.strip(), "kind": kind}
+def _classes(audit: Audit) -> dict[str, Any] | None:
+    """The judged classes or labels with the largest gaps; None if single ones are not judged."""
+    judged = audit.classes
+    if not judged:
+        return None
+    worst = sorted(judged, key=lambda found: -abs(found.gap.value))[:MOST_ROWS]
+    rows = []
+    for found in worst:
+        pairs = found.view.pairs
+        error = ece(pairs, bins=audit.bins, convention=audit.convention)
+        stated, share = mean_confidence(pairs), came_true(pairs)
+        rows.append({"found": found, "stated": stated, "share": share, "error": error, "samples": pairs.correct.sum()})
+    kind, count = judged[0].view.kind, audit.predictions.classes or 0
+    words = "labels" if kind == "label" else "classes"
+    note = f"The {MOST_ROWS} {words} with the largest gaps." if len(judged) > MOST_ROWS else ""
+    if len(judged) < count:
+        note = f"{note} Judged are the {len(judged):,} of {count:,} that the model expects most often."
+    return {"rows": rows, "note": note.strip(), "kind": kind}
 
 
 def _before_and_after(audit: Audit) -> Iterator[dict[str, str]]:
     if audit.repair is None:
         return
-    before, after = _by_key(audit.scores), _by_key(audit.repair.scores)
-    for key in REPAIRED:
-        if key in before and key in after:
-            yield {"label": before[key].label, "before": str(before[key]), "after": str(after[key])}
-    for name, kinds in (("p", ("confidence", "top label", "risk")), ("smallest p", ("class", "label"))):
-        found = [
-            [each.p_value for each in judged if each.view.kind in kinds]
-            for judged in (audit.findings, audit.repair.judgements)
-        ]
-        if all(found):
-            views = {each.view.kind for each in audit.findings} & set(kinds)
-            of = "classes" if "class" in views else f"{views.pop()}{'s' if 'label' in views else ''}"
-            yield {"label": f"{name}, {of}", "before": bare_p(min(found[0])), "after": bare_p(min(found[1]))}
+    for row in score_rows([audit.scores, audit.repair.scores]):
+        if row.key in REPAIRED:
+            yield {"label": row.label, "before": row.values[0], "after": row.values[1]}
+    smallest: dict[str, tuple[float, float]] = {}
+    for one, other in zip(audit.findings, audit.repair.judgements, strict=True):
+        before, now = smallest.get(one.view.kind, (1.0, 1.0))
+        smallest[one.view.kind] = min(before, one.p_value), min(now, other.p_value)
+    for kind, (before, now) in smallest.items():
+        of = f"smallest p of a {kind}" if kind in ("class", "label") else f"p, {kind}"
+        yield {"label": of, "before": bare_p(before), "after": bare_p(now)}
 
 
-def number(text: str) -> Markup:
-    """Format a number: with a true minus, powers of ten, and no sign if it rounds to 0.
+def typeset(text: object) -> Markup:
+    """Text as the terminal shows it, with true minus signs, powers of ten, and no break inside "p < 0.001".
 
     Example:
-        >>> print(number("-2.34e-03"), number("0.1274"), number("-0.00"))
-        −2.34 × 10<sup>−3</sup> 0.1274 0.00
+        >>> print(typeset("a gap of -0.5, ESD -2.34e-03"))
+        a gap of −0.5, ESD −2.34 × 10<sup>−3</sup>
     """
-    if SIGNED_ZERO.fullmatch(text):
-        text = text[1:]
-    parts = POWER.fullmatch(text)
-    if parts is not None:
-        return Markup("{} × 10<sup>{}</sup>").format(_minus(parts[1]), _minus(str(int(parts[2]))))  # noqa: RUF001
-    return Markup("{}").format(_minus(text).replace(" %", f"{NO_BREAK}%"))
+    unbroken = UNBROKEN.sub("\N{NO-BREAK SPACE}", MINUS.sub("\N{MINUS SIGN}", str(text)))
+    return Markup(POWER.sub(_power, escape(unbroken)))  # noqa: S704 (escaped)
 
 
-def points(share: float) -> str:
-    """A difference of shares in points, with its sign.
-
-    Example:
-        >>> print(points(0.0123), points(-0.004), points(0.0))
-        +1.23 −0.40 0.00
-    """
-    return str(number(f"{100 * share:+z.2f}"))
-
-
-def ends(gap: Interval) -> str:
-    """The interval of a gap in points.
-
-    Example:
-        >>> print(ends(Interval("gap", 0.01, -0.001, 0.021, 0.95, "jackknife")))
-        −0.10 to 2.10
-    """
-    return f"{number(f'{100 * gap.low:z.2f}')} to {number(f'{100 * gap.high:z.2f}')}"
+def _power(number: re.Match[str]) -> str:
+    digits, sign, exponent = number.groups()
+    sign = "\N{MINUS SIGN}" if sign == "-" else ""
+    return f"{digits} × 10<sup>{sign}{exponent}</sup>"  # noqa: RUF001
 
 
 def isolated(name: str) -> Markup:
@@ -396,7 +262,3 @@ def isolated(name: str) -> Markup:
         <bdi>a &amp; b</bdi>
     """
     return Markup("<bdi>{}</bdi>").format(name)
-
-
-def _minus(text: str) -> str:
-    return f"\N{MINUS SIGN}{text[1:]}" if text.startswith("-") else text

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.frames import Array
+from calibrant.frames import Array, IndexArray
 from calibrant.inputs import IGNORED
 from calibrant.metrics import InputWarning, judge
 from calibrant.metrics.binned import ConventionName
@@ -19,17 +19,18 @@ from calibrant.posthoc import (
     AutoCalibration,
     FitWarning,
     MultiLabelCalibration,
+    PriorShift,
     TemperatureScaling,
     logits_from_probabilities,
 )
+from calibrant.posthoc.cross_validation import HeldOut, canonical_order
+from calibrant.posthoc.registry import METHODS
 from calibrant.report.statistics import mean_and_error, scores_of
 
 # Fewest samples that are fitted on halves.
 MIN_SAMPLES = 10
 # Beyond so many numbers, or labels, the mixture of methods takes minutes, and a quicker method is tried in its place.
 MOST_NUMBERS, MOST_LABELS = 2**23, 20
-# Confidence above that of guessing that still says something.
-LEAST_CONFIDENCE = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,13 +60,23 @@ class Repair:
         return {
             "method": self.method,
             "description": self.description,
-            "temperature": getattr(self.calibrator, "temperature_", None) if self.method == "temperature" else None,
-            "weights": getattr(self.calibrator, "weights_", None) if self.method == "auto" else None,
-            "notices": list(self.calibrator.notices_),
+            **fitted_numbers(self.calibrator),
             "cross_fitted_log_loss": self.tried,
             **self.scores.to_dict(),
             "views": [test_of_view(found) for found in self.judgements],
         }
+
+
+def fitted_numbers(calibrator: Any) -> dict[str, Any]:
+    """What was fitted, ready for JSON."""
+    if isinstance(calibrator, TemperatureScaling):
+        return {"temperature": calibrator.temperature_}
+    if isinstance(calibrator, AutoCalibration):
+        return {"weights": calibrator.weights_, "gain": calibrator.gain_, "why": calibrator.why_}
+    if isinstance(calibrator, PriorShift):
+        old, new = calibrator.source_.tolist(), list(calibrator.prior or ())
+        return {**fitted_numbers(calibrator.calibrator), "prior_of_fit": old, "prior": new}
+    return {}
 
 
 def test_of_view(found: Judgement) -> dict[str, Any]:
@@ -94,29 +105,19 @@ def recalibrated(
     """
     if given.samples < MIN_SAMPLES:
         raise ValueError(f"{given.samples} samples are too few to check it on halves")
-    order = np.random.default_rng(seed).permutation(given.samples)
-    halves = order[: len(order) // 2], order[len(order) // 2 :]
-    weight = given.sample_weight
-    cross_fitted: dict[str, Predictions] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
         warnings.simplefilter("ignore", InputWarning)  # the notices of the predictions say it
-        logits, target = _fitted_on(given)
-        for name in _candidates(given):
-            crossed: list[Array] = []
-            for fit, apply in (halves, halves[::-1]):
-                fitted = _fit(name, given.task, logits[fit], target[fit], None if weight is None else weight[fit])
-                crossed.append(np.asarray(fitted.predict_proba(logits[apply])))
-            both = np.empty((len(target), *crossed[0].shape[1:]), crossed[0].dtype)
-            both[halves[1]], both[halves[0]] = crossed
-            cross_fitted[name] = _with(given, both)
+        data = _fitted_on(given)
+        halves = _halves(given.task, data, seed)
+        cross_fitted = {name: _cross_fitted(name, given, data, halves) for name in _candidates(given)}
         losses = {name: log_losses(one) for name, one in cross_fitted.items()}
         chosen = _best(given, losses)
-        calibrator = _fit(chosen, given.task, logits, target, weight)
+        calibrator = _fit(chosen, given.task, data)
     after = cross_fitted[chosen]
     return Repair(
         chosen,
-        _described(chosen, calibrator, after),
+        _described(chosen, calibrator),
         calibrator,
         after,
         tried={name: mean_and_error(given, loss)[0] for name, loss in losses.items()},
@@ -132,23 +133,50 @@ def _candidates(given: Predictions) -> tuple[str, ...]:
     return ("temperature", "auto") if numbers.size <= MOST_NUMBERS else ("temperature",)
 
 
-def _fitted_on(given: Predictions) -> tuple[Array, Any]:
-    """Logits and target of a fit: of pairs, the log-odds of the confidence and whether it was right."""
+def _fitted_on(given: Predictions) -> HeldOut:
+    """Samples of a fit: of pairs, the log-odds of the confidence and whether it was right."""
+    weight = given.sample_weight
     if given.probabilities is None or given.target is None:
-        return logits_from_probabilities(given.confidence), given.correct.astype(np.int64)
+        return HeldOut(logits_from_probabilities(given.confidence), given.correct.astype(np.int64), weight)
     if given.logits is not None:
-        return given.logits, given.target
-    if given.target.ndim == 2:
-        flat = logits_from_probabilities(np.ascontiguousarray(given.probabilities).reshape(-1))
-        return flat.reshape(given.probabilities.shape), given.target
-    return logits_from_probabilities(given.probabilities), given.target
+        return HeldOut(given.logits, given.target, weight)
+    probabilities = given.probabilities
+    if given.task == "multi-label":  # each label by itself, as their probabilities do not sum to 1
+        logits = logits_from_probabilities(np.ascontiguousarray(probabilities).reshape(-1)).reshape(probabilities.shape)
+    else:
+        logits = logits_from_probabilities(probabilities)
+    return HeldOut(logits, given.target, weight)
 
 
-def _fit(name: str, task: Task, logits: Array, target: Any, weight: Array | None) -> Any:
+def _halves(task: Task, data: HeldOut, seed: int) -> tuple[IndexArray, IndexArray]:
+    """Two random halves of the samples, the same in whatever order the rows came."""
+    if task in ("confidence", "multi-label"):  # one logit of each event, against 0 of its absence
+        data = data._replace(logits=np.column_stack((np.zeros(len(data.logits)), data.logits)))
     if task == "multi-label":
-        return MultiLabelCalibration(name).fit(logits, target, sample_weight=weight, ignore_index=IGNORED)
-    calibrator = TemperatureScaling() if name == "temperature" else AutoCalibration()
-    return calibrator.fit(logits, target, sample_weight=weight, ignore_index=None)
+        data = data._replace(target=(data.target == 1).sum(1))
+    order = canonical_order(data)
+    shuffled = order[np.random.default_rng(seed).permutation(len(order))]
+    middle = len(order) // 2
+    return shuffled[:middle], shuffled[middle:]
+
+
+def _cross_fitted(name: str, given: Predictions, data: HeldOut, halves: tuple[IndexArray, IndexArray]) -> Predictions:
+    """Each half recalibrated by a fit on the other."""
+    parts: list[Array] = []
+    for fit, apply in (halves, halves[::-1]):
+        fitted = _fit(name, given.task, data.take(fit))
+        parts.append(np.asarray(fitted.predict_proba(data.logits[apply])))
+    found = np.concatenate(parts)
+    probabilities = np.empty_like(found)
+    probabilities[np.concatenate(halves[::-1])] = found
+    return _with(given, probabilities)
+
+
+def _fit(name: str, task: Task, data: HeldOut) -> Any:
+    if task == "multi-label":
+        several = MultiLabelCalibration(name)
+        return several.fit(data.logits, data.target, sample_weight=data.weight, ignore_index=IGNORED)
+    return METHODS[name]().fit(data.logits, data.target, sample_weight=data.weight, ignore_index=None)
 
 
 def _with(given: Predictions, probabilities: Array) -> Predictions:
@@ -171,21 +199,12 @@ def _best(given: Predictions, losses: dict[str, Array]) -> str:
     return best
 
 
-def _described(name: str, calibrator: Any, predictions: Predictions) -> str:
+def _described(name: str, calibrator: Any) -> str:
     if isinstance(calibrator, MultiLabelCalibration):
         words = {"auto": "a mixture of methods", "temperature": "a temperature", "platt": "Platt scaling"}
         return f"{words[name]} for each label"
     if isinstance(calibrator, TemperatureScaling):
-        return f"temperature {calibrator.temperature_:.3g}{_emptied(predictions)}"
+        return f"temperature {calibrator.temperature_:.3g}"
     shares = sorted(calibrator.weights_.items(), key=lambda each: -each[1])
-    if len(shares) == 1:
-        return f"the method {shares[0][0]}, chosen among several,"
     named = ", ".join(f"{member} {share:.0%}" for member, share in shares[:3])
     return f"a mixture of methods ({named}{', and others' if len(shares) > 3 else ''})"
-
-
-def _emptied(predictions: Predictions) -> str:
-    """A remark if recalibrated predictions say nothing."""
-    if predictions.classes is None or float(predictions.confidence.max()) > 1 / predictions.classes + LEAST_CONFIDENCE:
-        return ""
-    return ", which makes all classes nearly equally likely,"

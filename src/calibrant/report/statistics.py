@@ -1,36 +1,25 @@
-"""Statistics that an audit needs besides the metrics: average errors, losses of samples, and gaps of classes.
-
-A weight of 2 is the sample twice, as in metrics and intervals.
-"""
+"""Statistics that an audit needs besides the metrics: scores of risks, factors, and intervals of mean losses."""
 
 import math
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
 from calibrant import metrics
-from calibrant.frames import Array, IndexArray, Marks
+from calibrant.frames import Array
 from calibrant.inputs import IGNORED
-from calibrant.metrics import confidence_interval
-from calibrant.metrics.binned import ConventionName, ece
+from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.evaluate import Score, Scores
 from calibrant.metrics.intervals import Interval
-from calibrant.metrics.predictions import Predictions, View, name_of, views
-from calibrant.metrics.proper import SMALLEST_PROBABILITY, log_losses
+from calibrant.metrics.predictions import Predictions, View, views
 from calibrant.metrics.registry import METRICS
 
 # Two-sided 95 % of a normal distribution, in standard errors.
 ERRORS = 1.959964
-# Smallest gap that is mentioned, as a share: it is shown in points with two decimals.
-LEAST_GAP = 0.00005
-# Largest number of classes in a table or a figure; the worst classes are the interesting ones.
-MOST_ROWS = 20
-LOSS_NAMES = {"log_loss": "Log loss", "brier": "Brier score"}
 # Scores of the top label, even where the risk of class 1 is judged.
 OF_TOP_LABEL = ("accuracy", "mean_confidence", "aurc")
 # Conventions of scores that name the accuracy, which is the share of class 1 if its risk is judged.
-OF_RISK = {"brier_uncertainty": "share (1 - share)"}
+OF_RISK = {"gap": "mean - share", "brier_uncertainty": "share (1 - share)"}
 
 
 def scores_of(given: Predictions, bins: int | None = None, convention: ConventionName = "paper") -> Scores:
@@ -53,87 +42,39 @@ def score_of_risk(score: Score, names: tuple[str, ...] | None) -> Score:
     """A score of pairs, named as one of the probability of the second of two classes."""
     stated = f"P({names[1]})" if names else "P(y = 1)"
     convention = f"{stated}; {OF_RISK.get(score.key, score.convention)}"
-    if score.key == "gap":
-        convention = f"mean {stated} - its share"
     return replace(score, convention=convention, name=f"Brier, {stated}" if score.key == "brier_top" else "")
 
 
-class Factor(NamedTuple):
-    """Mean stated probability over the share that came true, with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
+def excludes_zero(gap: Interval) -> bool:
+    """Whether a gap is more than chance explains."""
+    return not gap.low <= 0 <= gap.high
 
 
-class AverageError(NamedTuple):
-    """The average error of a view.
+def factor_of(view: View) -> Interval | None:
+    """The mean probability over the share that came true, or the reverse, if it describes the error of an event best.
 
-    Attributes:
-        gap: Mean probability minus the share that came true, with its 95 % interval.
-        factor: Their ratio, if all probabilities times one number fit better than all plus one number; else None.
+    Two descriptions match the mean: stated minus the gap, and stated divided by the ratio. The one with the lower
+    squared error is better; the ratio only if it is so by more than one standard error.
     """
-
-    gap: Interval
-    factor: Factor | None
-
-    @property
-    def significant(self) -> bool:
-        """Whether the gap is more than chance explains."""
-        return abs(self.gap.value) >= LEAST_GAP and not self.gap.low <= 0 <= self.gap.high
-
-    def __str__(self) -> str:
-        if self.factor is None:
-            return amount_of(self.gap)
-        ratios = list(self.factor)
-        if self.gap.value < 0:
-            ratios = [1 / ratio for ratio in (self.factor.value, self.factor.high, self.factor.low)]
-        return "by a factor of {:.2f} (95 % interval {:.2f} to {:.2f})".format(*ratios)
-
-
-def amount_of(gap: Interval) -> str:
-    """The size of a gap in points, with its interval."""
-    low, high = (gap.low, gap.high) if gap.value > 0 else (-gap.high, -gap.low)
-    points = f"{100 * abs(gap.value):.2f} points on average"
-    return f"by {points} (95 % interval {100 * low:z.2f} to {100 * high:z.2f})"
-
-
-def average_error(view: View) -> AverageError:
-    """The average error of a view, as points or as a factor."""
-    gap = confidence_interval(view.pairs, metric="gap")
-    return AverageError(gap, better_factor(view.pairs) if view.of_event else None)
-
-
-def better_factor(pairs: Predictions) -> Factor | None:
-    """The ratio of stated to observed, if it describes the error better than a difference does.
-
-    Both descriptions match the mean: stated minus the gap, and stated over the ratio. The one with the lower squared
-    error is better; the ratio only if it is so by more than one standard error.
-    """
+    pairs = view.pairs
     p, event = pairs.confidence.astype(np.float64), pairs.correct.astype(np.float64)
     weight = weights_of(pairs)
     stated, came, total = float(weight @ p), float(weight @ event), float(weight.sum())
-    if stated == 0 or came == 0:
+    if not view.of_event or stated == 0 or came == 0:
         return None
-    ratio = stated / came
-    shifted, scaled = event - p + (stated - came) / total, event - p / ratio
+    shifted, scaled = event - p + (stated - came) / total, event - p * came / stated
     better = shifted**2 - scaled**2
     mean = float(weight @ better) / total
     if mean <= math.sqrt(float(weight @ (better - mean) ** 2)) / total:
         return None
-    error = math.sqrt(float(weight @ scaled**2)) / came
-    return Factor(ratio, ratio * math.exp(-ERRORS * error), ratio * math.exp(ERRORS * error))
+    size = abs(math.log(stated / came))
+    reach = ERRORS * math.sqrt(float(weight @ scaled**2)) / came
+    return Interval("factor", math.exp(size), math.exp(size - reach), math.exp(size + reach), 0.95, "normal")
 
 
 def weights_of(pairs: Predictions) -> Array:
     """Weight of each pair; ones if there are none."""
     return np.ones(len(pairs)) if pairs.weight is None else pairs.weight
-
-
-def largest_gap_by_chance(pairs: Predictions) -> float:
-    """The average gap that a calibrated model exceeds in 5 % of data sets."""
-    confidence = pairs.confidence.astype(np.float64)
-    return ERRORS * math.sqrt(float(weights_of(pairs) @ (confidence * (1 - confidence)))) / pairs.total
 
 
 def wilson_interval(right: Array, samples: Array) -> tuple[Array, Array]:
@@ -148,12 +89,6 @@ def wilson_interval(right: Array, samples: Array) -> tuple[Array, Array]:
     centre = (share + square / 2) / (1 + square)
     half = np.sqrt(share * (1 - share) * square + square**2 / 4) / (1 + square)
     return np.clip(centre - half, 0, share), np.clip(centre + half, share, 1)
-
-
-def floor_note(given: Predictions) -> str:
-    """What is counted in place of p = 0, if that happened; else empty."""
-    largest = float(log_losses(given).max())
-    return f"p = 0 counts as {SMALLEST_PROBABILITY:.1e}" if largest > -0.999 * math.log(SMALLEST_PROBABILITY) else ""
 
 
 def mean_and_error(given: Predictions, losses: Array) -> tuple[float, float]:
@@ -176,79 +111,3 @@ def mean_interval(metric: str, given: Predictions, losses: Array) -> Interval:
     count = given.samples if given.sample_weight is None else float(given.sample_weight.sum())
     reach = ERRORS * error * math.sqrt(count / max(count - 1, 1))
     return Interval(metric, mean, max(mean - reach, 0.0), mean + reach, 0.95, "jackknife")
-
-
-class ClassRow(NamedTuple):
-    """Scores of one class, or of one label.
-
-    Attributes:
-        place: Index of the class.
-        name: Its name; its index if it has none.
-        samples: Number of samples of this class.
-        share: Their share of all samples, by weight.
-        probability: Mean probability of this class over all samples; near ``share`` if the model is calibrated.
-        gap: ``probability`` minus ``share``, with its 95 % interval.
-        recall: Share of its samples that are predicted as this class; NaN if there are none.
-        precision: Share of the predictions of this class that are right; NaN if there are none.
-        error: Class-wise ECE.
-    """
-
-    place: int
-    name: str
-    samples: int
-    share: float
-    probability: float
-    gap: Interval
-    recall: float
-    precision: float
-    error: float
-
-
-def class_rows(
-    predictions: Predictions, *, bins: int | None = None, convention: ConventionName = "paper"
-) -> list[ClassRow]:
-    """The 20 classes or labels with the largest gaps, the largest first, without labels that are ignored everywhere.
-
-    A label counts as predicted if its probability is above one half. Bins and convention are those of class-wise ECE.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> given = metrics.predictions(probabilities=[[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], target=[0, 1, 1])
-        >>> [(row.name, row.samples, round(row.gap.value, 2), row.recall, row.precision) for row in class_rows(given)]
-        [('0', 1, 0.27, 1.0, 0.5), ('1', 2, -0.27, 0.5, 1.0)]
-    """
-    probabilities, target = predictions.of_classes("the breakdown by class")
-    weight = predictions.sample_weight
-    gaps, known = _gaps(probabilities, target, np.ones(len(target)) if weight is None else weight)
-    top = None
-    if predictions.task != "multi-label":
-        top = (probabilities if predictions.logits is None else predictions.logits).argmax(1)
-    rows = []
-    for k in [int(k) for k in np.argsort(-np.abs(gaps), kind="stable") if known[k]][:MOST_ROWS]:
-        pairs = predictions.of_class(k)
-        predicted = pairs.confidence > 0.5 if top is None else top == k
-        weight = weights_of(pairs)
-        right = float(weight @ (predicted & pairs.correct))
-        share, probability = (
-            float(weight @ each / weight.sum()) for each in (pairs.correct, pairs.confidence.astype(np.float64))
-        )
-        rows.append(ClassRow(
-            k, name_of(predictions, k), int(pairs.correct.sum()), share, probability,
-            confidence_interval(pairs, metric="gap"), _ratio(right, float(weight @ pairs.correct)),
-            _ratio(right, float(weight @ predicted)), ece(pairs, bins=bins, convention=convention),
-        ))  # fmt: skip
-    return rows
-
-
-def _gaps(probabilities: Array, target: IndexArray, weight: Array) -> tuple[Array, Marks]:
-    """Mean probability minus share of each class, by which they are sorted, and which classes have any target."""
-    if target.ndim == 2:
-        known = (target != IGNORED) * weight[:, np.newaxis]
-        totals = np.maximum(known.sum(0), np.finfo(np.float64).tiny)
-        return (known * (probabilities - (target == 1))).sum(0) / totals, (target != IGNORED).any(0)
-    came = np.bincount(target, weights=weight, minlength=probabilities.shape[1])
-    return (weight @ probabilities - came) / weight.sum(), np.ones(len(came), bool)
-
-
-def _ratio(part: float, total: float) -> float:
-    return part / total if total > 0 else float("nan")

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import matplotlib as mpl
 from markupsafe import Markup
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
@@ -52,9 +53,8 @@ VARIABLES = {
     INK: "--ink", MUTED: "--muted", FAINT: "--faint", PAPER: "--paper", ACCENT: "--accent", GAP: "--gap"
 }  # fmt: skip
 NAMESPACE = re.compile(r"^\{[^}]*\}")
-# Reference to another element: a clip path in a style, or a marker that is used again.
-REFERENCE = re.compile(r"(?<=url\(#)\w+|(?<=^#)\w+$")
 FAMILY = re.compile(r"font-family: [^;]*; ?")
+STYLE_ELEMENT = "{http://www.w3.org/2000/svg}style"
 LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}")
 # 4.7 inches are 338 points, about the width of a phone: letters keep their size there.
 WIDTH = 4.7
@@ -84,9 +84,7 @@ def legend_above(figure: Figure, title: str | None, *handles: Line2D | Patch) ->
             borderaxespad=0.3,
         )  # fmt: skip
         if title is not None:
-            legend.set_title(clean(title), prop=FontProperties(size=10.5, weight="bold"))
-            # A dollar sign in a name is a dollar sign, not mathematics.
-            legend.get_title().set_parse_math(False)
+            legend.set_title(literal(title), prop=FontProperties(size=10.5, weight="bold"))
         if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
             return
         legend.remove()
@@ -101,11 +99,11 @@ def same_axes(figures: Sequence[Figure], *, x: bool = True, y: bool = True) -> N
     """Give the axes of figures that stand side by side the same limits, those that show all of them."""
     for row in zip(*(figure.axes for figure in figures), strict=True):
         if x:
-            lows, highs = zip(*(sorted(axes.get_xlim()) for axes in row), strict=True)
+            lows, highs = zip(*(axes.get_xlim() for axes in row), strict=True)
             for axes in row:
                 axes.set_xlim(min(lows), max(highs))
         if y:
-            lows, highs = zip(*(sorted(axes.get_ylim()) for axes in row), strict=True)
+            lows, highs = zip(*(axes.get_ylim() for axes in row), strict=True)
             for axes in row:
                 axes.set_ylim(min(lows), max(highs))
 
@@ -115,17 +113,14 @@ def literal(text: str) -> str:
     return clean(text).replace("$", r"\$")
 
 
-def legend_inside(axes: Any, title: str | None, *handles: Line2D | Patch) -> Figure:
+def legend_inside(axes: Axes, title: str | None, *handles: Line2D | Patch) -> Figure:
     """Put the legend and the title of axes that the user brought; return their figure."""
     axes.legend(handles=list(handles), loc="best")
     if title is not None:
         axes.set_title(literal(title))
-    figure = axes.get_figure()
-    while figure is not None and figure is not figure.figure:  # a part of a figure; root=True needs matplotlib 3.10
-        figure = figure.figure
-    if not isinstance(figure, Figure):
-        raise TypeError("ax must belong to a figure of matplotlib")
-    return figure
+    figure: Any = axes.get_figure()
+    whole: Figure = figure.figure  # of a part of a figure too
+    return whole
 
 
 def inline_svg(figure: Figure, name: str, label: str) -> Markup:
@@ -133,7 +128,7 @@ def inline_svg(figure: Figure, name: str, label: str) -> Markup:
 
     Args:
         figure: Figure to convert.
-        name: Prefix of every id inside, so that ids are unique on a page.
+        name: Name of the figure on its page: ids inside depend on it, so that they are unique.
         label: Description of the figure for screen readers.
 
     Example:
@@ -143,48 +138,24 @@ def inline_svg(figure: Figure, name: str, label: str) -> Markup:
     """
     drawn = io.StringIO()
     with house_style(), mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
-        figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
+        figure.savefig(
+            drawn, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        )
     root = ElementTree.fromstring(drawn.getvalue())  # noqa: S314 (we have just written it ourselves)
-    _strip(root)
-    used = {match for element in root.iter() for value in element.attrib.values() for match in REFERENCE.findall(value)}
-    for element in root.iter():
-        _adopt(element, name, used)
+    for element in list(root.iter()):
+        for rules in element.findall(STYLE_ELEMENT):  # they would apply to the whole page
+            element.remove(rules)
+        element.tag = NAMESPACE.sub("", element.tag)
+        element.attrib = {NAMESPACE.sub("", key): _adopted(value) for key, value in element.attrib.items()}
+        if element.tag == "g":
+            element.attrib.pop("id", None)  # nothing refers to groups, and their ids are those of other figures
     root.attrib = {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": label}
     return Markup(ElementTree.tostring(root, encoding="unicode"))  # noqa: S704 (ElementTree escapes text)
 
 
-def _strip(root: ElementTree.Element) -> None:
-    """Remove metadata, and style rules, which would apply to the whole page."""
-    for parent in list(root.iter()):
-        for child in list(parent):
-            # The tag of a comment is a function.
-            tag = NAMESPACE.sub("", child.tag) if isinstance(child.tag, str) else "comment"
-            if tag in ("metadata", "style", "comment"):
-                parent.remove(child)
-
-
-def _adopt(element: ElementTree.Element, name: str, used: set[str]) -> None:
-    element.tag = NAMESPACE.sub("", element.tag)
-    element.tail = None if element.tail is None or not element.tail.strip() else element.tail
-    element.text = None if element.text is None or not element.text.strip() else element.text
-    attributes = {}
-    for key, value in element.attrib.items():
-        key = NAMESPACE.sub("", key)
-        if key == "id":
-            if value in used:
-                attributes[key] = f"{name}-{value}"
-            continue
-        if key == "style":
-            # The page sets the font; colours become those of its scheme.
-            value = FAMILY.sub("", value)
-            for colour, variable in VARIABLES.items():
-                value = value.replace(colour, f"var({variable})")
-        if key in ("d", "points"):
-            value = " ".join(LONG_NUMBER.sub(_shorter, value).split())
-        attributes[key] = REFERENCE.sub(rf"{name}-\g<0>", value)
-    element.attrib = attributes
-
-
-def _shorter(number: re.Match[str]) -> str:
-    """Round to a hundredth of a point, finer than any screen."""
-    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
+def _adopted(value: str) -> str:
+    """An attribute with the font and the colours of the page, and numbers to a hundredth of a point."""
+    value = FAMILY.sub("", value)
+    for colour, variable in VARIABLES.items():
+        value = value.replace(colour, f"var({variable})")
+    return LONG_NUMBER.sub(lambda number: f"{round(float(number[0]), 2):g}", value)

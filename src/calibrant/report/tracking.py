@@ -76,25 +76,11 @@ def log_wandb(
     step: int | None = None,
     folder: str = "calibration",
 ) -> dict[str, Scores]:
-    """Store scores, reliability diagrams and the calibrator in a run of Weights & Biases.
+    """Store scores, reliability diagrams and the calibrator in a run of Weights & Biases, as :func:`log_mlflow` does.
 
     Scores and figures are logged as ``calibration/model/ece``, ..., and ``calibration/calibrated/ece``, ... if there
-    is a calibrator; its file is an artifact of the type ``calibrator``.
-
-    Args:
-        logits: Test logits, as for :func:`log_mlflow`.
-        target: Class indices or names.
-        calibrator: As for :func:`log_mlflow`.
-        run: The run that ``wandb.init`` returned; by default the active one.
-        step: Step of the scores.
-        folder: Prefix of the scores and figures, and name of the artifact.
-
-    Returns:
-        The scores, by ``"model"`` and ``"calibrated"``.
-
-    Raises:
-        ModuleNotFoundError: If wandb or matplotlib is missing: ``pip install 'calibrant[wandb]'``.
-        ValueError: If no run is active.
+    is a calibrator; its file is an artifact of the type ``calibrator``. The run is that which ``wandb.init`` returned;
+    by default the active one.
     """
     wandb = _package("wandb")
     run = wandb.run if run is None else run

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from calibrant import metrics
+from calibrant.metrics import confidence_interval
 from calibrant.metrics.closed_form import p_value
-from calibrant.report.formats import as_sentence, shortened
-from calibrant.report.statistics import ERRORS, largest_gap_by_chance
+from calibrant.metrics.predictions import View
+from calibrant.report.formats import as_sentence, ends, points, shortened
+from calibrant.report.statistics import ERRORS, excludes_zero
 
 if TYPE_CHECKING:  # an audit shows its verdict, so it imports this file
     from calibrant.report.audit import Audit, Finding
     from calibrant.report.repair import Repair
 
-# Classes or labels that are described one by one; the rest are counted.
-MOST_NAMED = 3
-# Rise of ECE that is mentioned, and letters of a name.
-LEAST_HARM, LONGEST = 0.005, 60
+# Classes or labels that are described one by one, the rest is counted; and letters of a name.
+MOST_NAMED, LONGEST = 3, 60
 # Fewer samples than these are said to be few, as groups of fewer are not judged; and how many would do.
 FEW, ENOUGH = 30, 100
 
@@ -29,11 +29,8 @@ def verdict_of(audit: "Audit") -> str:
     What is judged is named: the risk of class 1, the top label, each class or label, the confidence. An error is
     reported if its interval excludes 0; if nothing is rejected, the errors that the samples cannot rule out are.
     Recalibration repairs the model if no test rejects any more, on samples it was not fitted on; if not, smooth ECE,
-    which needs no bins, measures how much of the error is left where it was rejected. Groups, time and the baseline
-    are mentioned if something was found there.
-
-    Args:
-        audit: Audit from :func:`calibrant.report.audit`.
+    which needs no bins, measures the error that is left. Groups, time and the baseline are mentioned if something was
+    found there.
 
     Example:
         >>> import numpy as np
@@ -46,18 +43,15 @@ def verdict_of(audit: "Audit") -> str:
         Risks of class 1 are overstated by a factor of 2.05 (95 % interval 1.95 to 2.16)
         The hypothesis that these risks are calibrated is rejected (p < 0.001)
     """
-    findings = audit.findings
-    family = [found for found in findings if found.view.kind in ("class", "label")]
-    samples = audit.scores.samples
+    findings, samples = audit.findings, audit.scores.samples
     said = []
     if samples < FEW:
         said.append(
             f"{samples:,} samples are few: only large errors show, and intervals are rough; give {ENOUGH} or more."
         )
-    said += [_of_view(found, samples) for found in findings if found not in family]
-    if family:
-        start = "But the" if findings[0] not in family and not findings[0].rejected else "The"
-        said.append(_of_classes(family, audit.scores.classes or len(family), start))
+    said += [_of_view(found, samples) for found in findings if found not in audit.classes]
+    if audit.classes:
+        said.append(_of_classes(audit))
     if any(found.rejected for found in findings) and (audit.repair is not None or audit.problem):
         said.append(_recalibration(audit))
     return " ".join([*said, *_of_groups_and_changes(audit)])
@@ -68,7 +62,7 @@ def _of_groups_and_changes(audit: "Audit") -> list[str]:
     said = []
     if audit.groups is not None and audit.groups.rejected:
         wrong = audit.groups.rejected
-        named = _first([f"{shortened(group.name, LONGEST)} ({100 * group.gap.value:+z.2f} points)" for group in wrong])
+        named = _first([f"{shortened(group.name, LONGEST)} ({points(group.gap.value)} points)" for group in wrong])
         are = "is" if len(wrong) == 1 else "are"
         said.append(
             f"{len(wrong):,} of {len(audit.groups.groups):,} groups {are} not calibrated (Holm's correction): {named}."
@@ -86,36 +80,30 @@ def _first(each: Sequence[str]) -> str:
     return "; ".join([*each[:MOST_NAMED], *more])
 
 
-def caveat(audit: "Audit") -> str:
-    """A reservation about a fitted recalibration; empty if there is none."""
-    given = audit.predictions
-    saturated = given.logits is None and float((given.confidence == 1).mean()) > 0.5
-    if audit.repair is None or not saturated:
-        return ""
-    return "most confidences are exactly 1, so the fit depends on the number used in place of p = 0"
-
-
 def _of_view(found: "Finding", samples: int) -> str:
     """The sentences about the confidence, the top label or the risk of class 1."""
-    p, view = p_value(found.p_value), found.view
-    stated = f"the {_risks(view.name)}" if view.of_event else "the confidences"
-    if view.kind == "top label":
-        stated = "the confidences in the top label"
-    rejected = "is rejected" if found.rejected else "is not rejected"
-    if found.average.significant:
-        these = _risks(view.name).split()[0] if view.of_event else "confidences"
-        return (
-            f"{_average(found)}. The hypothesis that these {these} are calibrated {rejected} ({p}).{_acceptance(found)}"
+    stated, gap, shape = _stated(found.view), found.gap, _shape(found)
+    outcome = f"{'is rejected' if found.rejected else 'is not rejected'} ({p_value(found.p_value)})"
+    if excludes_zero(gap):
+        over = gap.value > 0
+        wrong = f"{'Over' if over else 'Under'}-confident{stated.removeprefix('confidences')}"
+        if found.view.of_event:
+            wrong = f"{stated[0].upper()}{stated[1:]} are {'over' if over else 'under'}stated"
+        said = f"{wrong} {found.amount}. The hypothesis that these {stated.split()[0]} are calibrated {outcome}."
+    elif found.rejected:
+        said = (
+            f"The average error of the {stated} is within chance (95 % interval {ends(gap)} points), but the "
+            f"hypothesis that they are calibrated {outcome}{shape and f': they are {shape}'}."
         )
-    if found.rejected:
-        gap, shape = found.average.gap, _shape(found)
-        return (
-            f"The average error of {stated} is within chance (95 % interval {100 * gap.low:z.2f} to "
-            f"{100 * gap.high:z.2f} points), but the hypothesis that they are calibrated is rejected ({p})"
-            f"{shape and f': they are {shape}'}.{_acceptance(found)}"
-        )
-    rest = _not_ruled_out(found, samples) + _acceptance(found)
-    return f"The hypothesis that {stated} are calibrated is not rejected ({p}).{rest}"
+    else:
+        said = f"The hypothesis that the {stated} are calibrated {outcome}. {_not_ruled_out(found, samples)}"
+    return said + _acceptance(found)
+
+
+def _stated(view: View) -> str:
+    if view.of_event:
+        return _risks(view.name)
+    return "confidences in the top label" if view.kind == "top label" else "confidences"
 
 
 def _risks(name: str) -> str:
@@ -129,15 +117,6 @@ def _risks(name: str) -> str:
     if short.lstrip("-").isdecimal():
         return f"risks of class {short}"
     return f"probabilities of class {short!r} (P(y = {short}))"
-
-
-def _average(found: "Finding") -> str:
-    over, view = found.average.gap.value > 0, found.view
-    if view.of_event:
-        stated = _risks(view.name)
-        return f"{stated[0].upper()}{stated[1:]} are {'over' if over else 'under'}stated {found.average}"
-    where = " in the top label" if view.kind == "top label" else ""
-    return f"{'Over' if over else 'Under'}-confident{where} {found.average}"
 
 
 def _shape(found: "Finding") -> str:
@@ -155,12 +134,10 @@ def _not_ruled_out(found: "Finding", samples: int) -> str:
     """Size of the errors that these samples cannot rule out."""
     equal = found.equivalence
     average = 100 * max(abs(equal.low), abs(equal.high), equal.largest * (equal.groups == 1))
-    if equal.groups == 1:
-        return f" {samples:,} samples cannot rule out an average error of {average:.2f} points."
-    return (
-        f" {samples:,} samples cannot rule out an average error of {average:.2f} points, nor one of "
-        f"{100 * equal.largest:.2f} points in one of {equal.groups} groups by probability."
-    )
+    said = f"{samples:,} samples cannot rule out an average error of {average:.2f} points"
+    if equal.groups > 1:
+        said += f", nor one of {100 * equal.largest:.2f} points in one of {equal.groups} groups by probability"
+    return f"{said}."
 
 
 def _acceptance(found: "Finding") -> str:
@@ -173,20 +150,22 @@ def _acceptance(found: "Finding") -> str:
     )
 
 
-def _of_classes(family: Sequence["Finding"], total: int, start: str) -> str:
-    """The sentence about the classes or labels that were tested, of ``total`` that there are."""
-    kind = family[0].view.kind
+def _of_classes(audit: "Audit") -> str:
+    """The sentence about the classes or labels that were tested."""
+    family, first = audit.classes, audit.findings[0]
+    total, kind = audit.scores.classes or len(family), family[0].view.kind
+    start = "But the" if first not in family and not first.rejected else "The"
     words = f"{kind}es" if kind == "class" else f"{kind}s"
     of = f"{len(family):,} {words}"
     if total > len(family):
         of = f"the {len(family):,} {words} of {total:,} that the model expects most often"
     smallest = p_value(min(found.p_value for found in family))
     correction = "Holm's correction" if len(family) > 1 else "one test"
-    wrong = sorted((found for found in family if found.rejected), key=lambda found: -abs(found.average.gap.value))
+    wrong = sorted((found for found in family if found.rejected), key=lambda found: -abs(found.gap.value))
     if not wrong:
         # Of all of them together: intervals at a level that makes all hold.
         wider = NormalDist().inv_cdf(1 - 0.025 / len(family)) / ERRORS
-        gaps = [found.average.gap for found in family]
+        gaps = [found.gap for found in family]
         widest = max(abs(gap.value) + wider * (gap.high - gap.low) / 2 for gap in gaps)
         none = f"None of {of} is rejected as uncalibrated (smallest {smallest}, {correction})"
         return f"{none}; average errors of up to {100 * widest:.2f} points cannot be ruled out."
@@ -198,11 +177,11 @@ def _of_classes(family: Sequence["Finding"], total: int, start: str) -> str:
 
 
 def _of_class(found: "Finding") -> str:
-    if not found.average.significant:
+    if not excludes_zero(found.gap):
         return f"is within chance on average, but {_shape(found) or 'not at every probability'}"
     shape = _shape(found)
-    over = "over" if found.average.gap.value > 0 else "under"
-    return f"is {over}stated {found.average}{shape and f', and {shape}'}"
+    over = "over" if found.gap.value > 0 else "under"
+    return f"is {over}stated {found.amount}{shape and f', and {shape}'}"
 
 
 def _recalibration(audit: "Audit") -> str:
@@ -211,36 +190,28 @@ def _recalibration(audit: "Audit") -> str:
         return "The higher the probability, the rarer the class: check which class it is for before you recalibrate."
     if audit.repair is None:
         return f"Recalibration was not tried: {audit.problem}."
-    but = caveat(audit) or _harm(audit, audit.repair)
-    how = audit.repair.description
-    return f"Recalibration by {how} {_effect(audit, audit.repair)}{but and f', but {but}'}."
+    but = ""
+    if _saturated(audit):
+        but = ", but most confidences are exactly 1, so the fit depends on the number used in place of p = 0"
+    return f"Recalibration by {audit.repair.description} {_effect(audit, audit.repair)}{but}."
 
 
-def _harm(audit: "Audit", repair: "Repair") -> str:
-    """What recalibration makes worse though it was not wrong; empty if nothing."""
-    before, after = audit.scores.ece, repair.scores.ece
-    if audit.findings[0].rejected or audit.task == "multi-label" or after - before < LEAST_HARM:
-        return ""
-    return f"raises the ECE of the {audit.findings[0].view} from {100 * before:.2f} to {100 * after:.2f} %"
+def _saturated(audit: "Audit") -> bool:
+    """Whether most probabilities do not tell how far their logits are from 0."""
+    given = audit.predictions
+    return given.logits is None and float((given.confidence == 1).mean()) > 0.5
 
 
 def _effect(audit: "Audit", repair: "Repair") -> str:
     alone = [found for found in repair.judgements if found.view.kind not in ("class", "label")]
-    chance = all(abs(metrics.gap(found.view.pairs)) <= largest_gap_by_chance(found.view.pairs) for found in alone)
-    if chance and not any(found.rejected for found in repair.judgements):
-        together = audit.groups is not None or audit.over_time is not None
-        return (
-            f"repairs it, as far as {audit.scores.samples:,} samples show (cross-fitted)"
-            f"{', on all samples together: groups and times were not tested again' if together else ''}"
-        )
-    if np.allclose(repair.predictions.confidence, audit.predictions.confidence, rtol=0, atol=1e-6):
-        return "cannot be shown to help: fitted on one half, it leaves the other as it is"
+    still = any(excludes_zero(confidence_interval(found.view.pairs, metric="gap")) for found in alone)
+    if not still and not any(found.rejected for found in repair.judgements):
+        said = f"repairs it, as far as {audit.scores.samples:,} samples show (cross-fitted)"
+        if audit.groups is not None or audit.over_time is not None:
+            said += ", on all samples together: groups and times were not tested again"
+        return said
     wrong = [place for place, found in enumerate(audit.findings) if found.rejected]
     before = float(np.mean([metrics.smooth_ece(audit.findings[place].view.pairs) for place in wrong]))
     after = float(np.mean([metrics.smooth_ece(repair.judgements[place].view.pairs) for place in wrong]))
-    removed = 1 - after / before if before > 0 else 0.0
-    if removed >= 0.5:
-        return "repairs most of it"
-    if removed >= 0.2:
-        return "repairs part of it"
-    return "hardly helps" if removed > -0.1 else "makes it worse"
+    error = f"the smooth ECE of what is rejected from {100 * before:.2f} to {100 * after:.2f} %"
+    return f"does not repair it, and takes {error} (cross-fitted)"
