@@ -14,7 +14,7 @@ import numpy as np
 
 from calibrant.commands import Evaluation
 from calibrant.files import FileError, Source, digest, naming, read_source, whole_or_not_at_all
-from calibrant.files.formats import FORMATS, Table, explained, suffix_of, text
+from calibrant.files.formats import TABLES, Table, explained, suffix_of, text
 from calibrant.files.layout import Columns
 from calibrant.metrics import calibration_by_group, calibration_change, calibration_over_time
 from calibrant.metrics.predictions import views
@@ -162,7 +162,7 @@ def append_history(path: Path, audits: Sequence[Audit], files: Sequence[Path]) -
         if path.exists():
             connection.execute(f"CREATE VIEW old AS FROM {text(str(path))}")
             select = "FROM old UNION ALL BY NAME FROM now"
-        connection.execute(f"COPY ({select}) TO {text(str(temporary))} ({FORMATS[suffix_of(path)].copy})")
+        connection.execute(f"COPY ({select}) TO {text(str(temporary))} ({TABLES[suffix_of(path)]})")
 
 
 def _row(audit: Audit, file: Path) -> dict[str, Any]:

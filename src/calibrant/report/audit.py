@@ -15,7 +15,7 @@ from calibrant.metrics.decomposition import Decomposition
 from calibrant.metrics.evaluate import Score, Scores, html_table
 from calibrant.metrics.groups import GroupCalibration
 from calibrant.metrics.intervals import Comparison, Equivalence, Interval
-from calibrant.metrics.predictions import MOST, Predictions, Task, View
+from calibrant.metrics.predictions import MOST, Predictions, Task
 from calibrant.metrics.proper import brier_losses, log_losses
 from calibrant.metrics.registry import metrics_table
 from calibrant.metrics.tests import CalibrationTest, Judgement
