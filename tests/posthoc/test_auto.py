@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrant.posthoc import AutoCalibration, auto
-from calibrant.posthoc.cross_validation import HeldOut
+from calibrant.posthoc.fit import HeldOut
 from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.solvers import brier_weights, mixture_weights
 from tests.posthoc.data import nll, overconfident

@@ -27,7 +27,7 @@ MAKERS: dict[str, Callable[[], Fitted]] = {
     "conformal": ConformalClassifier,
     "raps": lambda: ConformalClassifier("raps", 0.2, penalty="tune", rank="tune", seed=3),
     "temperature strict": lambda: TemperatureScaling(strict=True),
-    "matrix cross-validated": lambda: MatrixScaling("cv", 0.5, folds=3),
+    "matrix cross-validated": lambda: MatrixScaling("cv", 0.5),
     "histogram of seven bins": lambda: posthoc.HistogramBinning(7, "equal-width", "class-wise"),
 }
 

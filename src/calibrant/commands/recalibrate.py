@@ -231,7 +231,7 @@ def _fitted(how: Fit, logits: Array, source: Source) -> tuple[Calibrator, list[s
     notices = list(calibrator.notices_)
     if how.method != "auto" and how.prior is None and logits.size <= CROSS_CHECKED_LOGITS:
         worse = calibrator.worse_than_nothing(logits, target, sample_weight=source.weight)
-        notices += [worse] if worse and worse not in notices else []
+        notices += [worse] if worse else []
     return calibrator, notices
 
 
@@ -359,7 +359,7 @@ def _few(names: tuple[str, ...]) -> str:
 
 def _other_inputs(inputs: str | None, calibrator: Calibrator, source: Source) -> list[str]:
     """A notice if a method that sees more than the softmax gets logits of another kind than in the fit."""
-    affine = [part for _, part in calibrator.map_.parts() if isinstance(part, Affine) and isinstance(part.of, Logits)]
+    affine = [part for part in calibrator.map_.parts() if isinstance(part, Affine) and isinstance(part.of, Logits)]
     # One scale for all classes, and log-probabilities, have no such constant.
     seen = any(part.matrix.ndim > 0 and not part.of_log_probabilities for part in affine)
     if inputs in (None, source.kind) or not seen:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -9,19 +10,18 @@ import numpy as np
 from calibrant import inputs
 from calibrant.frames import Array, IndexArray
 from calibrant.inputs import counted
-from calibrant.posthoc.affine import (
-    StructuredMatrixScaling,
-    StructuredVectorScaling,
+from calibrant.posthoc.curves import (
+    BetaCalibration,
+    CentredIsotonicCalibration,
+    IsotonicCalibration,
+    SmoothScaling,
+    SplineCalibration,
+    VennAbers,
 )
-from calibrant.posthoc.binning import SplineCalibration
-from calibrant.posthoc.cross_validation import HeldOut, canonical_order, fold_of
-from calibrant.posthoc.fit import Calibrator
-from calibrant.posthoc.isotonic import CentredIsotonicCalibration, IsotonicCalibration, VennAbers
-from calibrant.posthoc.map import FLOOR, TINY, Logits, Map, Mixed, Mixture, evaluated
-from calibrant.posthoc.scores import BetaCalibration
-from calibrant.posthoc.smooth import SmoothScaling
+from calibrant.posthoc.fit import Calibrator, HeldOut, canonical_order, fold_of, out_of_fold
+from calibrant.posthoc.map import FLOOR, TINY, Logits, Map, Mixed, Mixture
+from calibrant.posthoc.scaling import StructuredMatrixScaling, StructuredVectorScaling, TemperatureScaling
 from calibrant.posthoc.solvers import brier_weights, mixture_weights
-from calibrant.posthoc.temperature import TemperatureScaling
 
 Metric = Literal["log_loss", "brier"]
 
@@ -149,6 +149,7 @@ class AutoCalibration(Calibrator):
     """
 
     found = ("weights_", "gain_", "why_")
+    least_rows = 0
     weights_: dict[str, float]
     gain_: tuple[float, float, float]
     why_: str
@@ -207,8 +208,8 @@ class AutoCalibration(Calibrator):
             data = data.take(fold_of(data, stride) == 0)
         fold = fold_of(data, self.folds)
         used = range(self.folds if stride == 1 else 1)
-        each = np.stack([self._out_of_fold(name, data, fold, used) for name in names])
-        order = np.argsort(fold, kind="stable")[: each.shape[1]]
+        found = [out_of_fold(partial(_member, name), data, fold, used) for name in names]
+        each, order = np.stack([probabilities for probabilities, _ in found]), found[0][1]
         data, fold = data.take(order), fold[order]
         weights = self._best(names, each, data)
         # The gain is honest only with weights from other samples than those it is measured on.
@@ -240,16 +241,6 @@ class AutoCalibration(Calibrator):
             weights = weights / weights.sum()
         return weights
 
-    def _out_of_fold(self, name: str, data: HeldOut, fold: IndexArray, used: range) -> Array:
-        """Probabilities of the samples of the used folds, fold by fold, by fits without their fold."""
-        return np.concatenate([
-            evaluated(_member(name, data.take(fold != number)).probabilities, data.logits[fold == number]).astype(
-                np.float64
-            )
-            for number in used
-            if (fold == number).any()
-        ])  # fmt: skip
-
     def _examine_accuracy(self, before: Array, after: Array, data: HeldOut) -> None:
         """Add a notice if the accuracy falls by more than one sample, and two standard errors of the difference."""
         was, became = (1.0 * (predicted.argmax(1) == data.target) for predicted in (before, after))
@@ -266,7 +257,7 @@ class AutoCalibration(Calibrator):
         """The weights with the best score."""
         if self.metric == "brier":
             return brier_weights(each, data.target, data.weight)
-        likelihood = np.maximum(each[:, np.arange(len(data.target)), data.target].T, TINY)
+        likelihood = np.maximum(each[:, *data.of_target].T, TINY)
         prior = np.array([RULES.prior_of_curves if name in BINARY_CURVES else RULES.prior for name in names])
         prior *= min(1.0, RULES.rows_of_the_prior / data.count)
         if "smooth" in names:
@@ -280,10 +271,8 @@ class AutoCalibration(Calibrator):
         return np.asarray(-np.maximum(np.log(np.maximum(true, TINY)), FLOOR))
 
     def examine(self, data: HeldOut) -> None:
-        """Leave out the cross-check, which is part of the method."""
-        super(Calibrator, self).examine(data)
+        """Add a notice if nothing was fitted."""
+        self.moves_classes = [*self.weights_] != ["unchanged"]
+        super().examine(data)
         if data.count < RULES.rows_of_a_fit:
             self.notice(f"{self.why_}, and the predictions are left as they are: use more data")
-        if [*self.weights_] != ["unchanged"]:
-            self.examine_classes(data)
-        self.examine_order(data)

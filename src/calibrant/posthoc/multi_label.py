@@ -7,7 +7,6 @@ from typing import Any, Self
 
 from calibrant import frames, inputs
 from calibrant.inputs import FitWarning, counted
-from calibrant.posthoc.cross_validation import HeldOut
 from calibrant.posthoc.fit import Calibrator, Fitted
 from calibrant.posthoc.map import Map, Part, evaluated
 from calibrant.posthoc.registry import METHODS
@@ -98,13 +97,7 @@ class MultiLabelCalibration(Fitted):
             self.notices_ += [f"label {name}: {notice}" for notice in one.notices_]
         self.map_ = Labels(tuple(one.map_ for one in self.calibrators))
         self.class_count_, self.labels_, self.samples_ = values.shape[1], names, len(values)
-        for notice in self.notices_:
-            inputs.warn(f"MultiLabelCalibration: {notice}", FitWarning)
-        return self
-
-    def fit_map(self, data: HeldOut) -> Part:  # noqa: ARG002
-        """Not used: ``fit`` fits the calibrator of each label."""
-        raise TypeError("labels are fitted one by one: call fit(logits, target)")
+        return self.warned()
 
     def _check_classes(self, shape: tuple[int, ...], classes: int) -> None:  # noqa: ARG002
         if len(shape) < 2 or shape[1] != self.class_count_:

@@ -4,18 +4,15 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from calibrant import inputs
-from calibrant.frames import is_tensor, of_tensor
+from calibrant.frames import Array, is_tensor, of_tensor
 from calibrant.inputs import FitWarning, counted
-from calibrant.posthoc.cross_validation import HeldOut
-from calibrant.posthoc.fit import Calibrator
+from calibrant.posthoc.fit import Calibrator, HeldOut
 from calibrant.posthoc.map import TINY, Affine, Map, evaluated
 from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.solvers import mixture_weights
 
-Array = npt.NDArray[Any]
 Estimate = Literal["em", "confusion"]
 # Distance of the sum of given frequencies from 1 that rounding explains.
 TOLERANCE = 0.005
@@ -96,8 +93,7 @@ class PriorShift(Calibrator):
         self.calibrator = METHODS[self.method]()
         self.calibrator.solve(data)
         mixed = evaluated(self.calibrator.map_.probabilities, data.logits).astype(np.float64)
-        weight = np.ones(len(data.target)) if data.weight is None else data.weight
-        hits = (data.target[:, None] == np.arange(classes)) * weight[:, None]
+        hits = (data.target[:, None] == np.arange(classes)) * data.weights[:, None]
         counts = hits.sum(0)
         # A class without samples is taken to be predicted perfectly, rather than not at all.
         means = hits.T @ mixed / np.maximum(counts, 1e-300)[:, None]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrant.frames import Array, IndexArray, Marks
-from calibrant.posthoc.cross_validation import HeldOut
+from calibrant.posthoc.fit import HeldOut
 
 # Newton's method below this many products per step, or unknowns; above, L-BFGS, whose steps are cheaper. With few
 # unknowns the curvature of so many rows for each is enough.
@@ -137,9 +137,6 @@ class AffineProblem:
         """The mapped features of some samples."""
         if self.diagonal:
             return np.asarray(part * (1 + position[0]) + position[1])
-        own = np.diagonal(position[:-1])
-        if np.count_nonzero(position[:-1]) == np.count_nonzero(own):  # as at the start of most fits
-            return np.asarray(part * (1 + own) + position[-1])
         found = part @ position[:-1]
         found += part
         found += position[-1]
