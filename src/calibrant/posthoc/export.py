@@ -16,14 +16,8 @@ from calibrant.posthoc.map import Curves
 OPSET, IR_VERSION = 18, 9
 
 
-def to_onnx(
-    calibrator: Fitted,
-    path: str | os.PathLike[str],
-    *,
-    logits_name: str = "logits",
-    output_name: str | None = None,
-) -> None:
-    """Write a fitted calibrator as an ONNX model: float32 logits ``(N, C)`` in, probabilities ``(N, C)`` out.
+def to_onnx(calibrator: Fitted, path: str | os.PathLike[str]) -> None:
+    """Write a fitted calibrator as an ONNX model: ``logits`` in, ``probabilities`` out, both float32 ``(N, C)``.
 
     The batch has any size N. A binary calibrator takes ``(N, 2)`` too: a column of zeros and the logit. Dense logits
     have to be flattened to ``(N, C)`` first. Probabilities equal those of ``predict_proba`` for the same float32 logits
@@ -35,15 +29,14 @@ def to_onnx(
     an unknown group, whose sets hold all classes.
 
     Args:
-        calibrator: Any fitted calibrator, or a ``ConformalClassifier`` without randomisation, whose output is boolean.
+        calibrator: Any fitted calibrator, or a ``ConformalClassifier`` without randomisation, whose output ``sets`` is
+            boolean.
         path: File to write, whole or not at all.
-        logits_name: Name of the input.
-        output_name: Name of the output; by default ``"probabilities"``, or ``"sets"`` of a ``ConformalClassifier``.
 
     Raises:
         ModuleNotFoundError: If ``onnx`` is missing: ``pip install 'calibrant[onnx]'``.
         RuntimeError: If the calibrator is not fitted.
-        ValueError: If sets are randomised, or the first input is named ``groups`` too.
+        ValueError: If sets are randomised.
     """
     try:
         from onnx import TensorProto, helper
@@ -53,8 +46,6 @@ def to_onnx(
         raise ModuleNotFoundError("ONNX export needs onnx: pip install 'calibrant[onnx]'", name="onnx") from error
     calibrator.require_fitted()
     sets = calibrator.map_ if isinstance(calibrator.map_, Sets) else None
-    if sets is not None and sets.grouped and logits_name == "groups":
-        raise ValueError("'groups' is the name of the second input: choose another logits_name")
     if any(isinstance(part, Curves) and not part.single for part in calibrator.map_.parts()):
         warn(
             f"this {type(calibrator).__name__} has tables that were fitted in float64, and ONNX computes in float32, "
@@ -62,8 +53,8 @@ def to_onnx(
             FitWarning,
         )
     xp, labels = OnnxOps(), calibrator.classes_.tolist()
-    rows = Node(xp, logits_name, np.float32, (None, len(labels)))
-    inputs = [helper.make_tensor_value_info(logits_name, TensorProto.FLOAT, ["batch", len(labels)])]
+    rows = Node(xp, "logits", np.float32, (None, len(labels)))
+    inputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", len(labels)])]
     known = {"calibrant.method": type(calibrator).__name__, "calibrant.labels": json.dumps(labels)}
     if sets is None:
         found, kind = calibrator.map_.probabilities(xp, rows), TensorProto.FLOAT
@@ -73,7 +64,7 @@ def to_onnx(
     if sets is not None and sets.grouped:
         inputs.append(helper.make_tensor_value_info("groups", TensorProto.INT64, ["batch"]))
         known["calibrant.groups"] = json.dumps(getattr(calibrator, "groups_", ()))
-    named = output_name or ("probabilities" if sets is None else "sets")
+    named = "probabilities" if sets is None else "sets"
     xp.nodes.append(helper.make_node("Identity", [found.name], [named]))
     output = helper.make_tensor_value_info(named, kind, ["batch", len(labels)])
     graph = helper.make_graph(xp.nodes, "calibrator", inputs, [output], xp.constants)

@@ -5,7 +5,7 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -125,10 +125,17 @@ class Fitted:
         notices_: What is doubtful about the fit.
     """
 
+    # Classes of this package that can be saved, by name.
+    kinds: ClassVar[dict[str, type["Fitted"]]] = {}
     # Results of the fit, besides the map, that a file keeps.
     found: tuple[str, ...] = ()
     one_column_is_binary = True
     in_numpy = True  # unless the map has tensors
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.__module__.startswith("calibrant."):
+            Fitted.kinds[cls.__name__] = cls
 
     def __init__(self) -> None:
         self.map_: Any = None

@@ -353,14 +353,6 @@ class Mixture(Map):
 
 
 @dataclass(frozen=True, eq=False)
-class Uniform(Map):
-    """Equal probabilities, as a part of a mixture."""
-
-    def logits(self, xp: Any, rows: Array) -> Array:  # noqa: ARG002
-        return rows * 0
-
-
-@dataclass(frozen=True, eq=False)
 class OddsCurve(Map):
     """A line plus a natural cubic spline of the log-odds of two classes.
 

@@ -1,6 +1,5 @@
 """Files of fitted calibrators: safetensors with a header in JSON, read without the code and packages of a fit."""
 
-import inspect
 import json
 import os
 from importlib import metadata
@@ -50,7 +49,7 @@ def save(calibrator: Fitted, path: str | os.PathLike[str], *, inputs: str | None
     """
     from safetensors.numpy import save as serialised
 
-    if not isinstance(calibrator, Fitted) or type(calibrator) is not kinds().get(type(calibrator).__name__):
+    if not isinstance(calibrator, Fitted) or Fitted.kinds.get(type(calibrator).__name__) is not type(calibrator):
         raise TypeError(
             f"save takes a calibrator of calibrant.posthoc, got {type(calibrator).__name__}: "
             "for a class of your own, pickle it"
@@ -107,7 +106,7 @@ def load(path: str | os.PathLike[str], *, kind: type[Any] = Fitted) -> Any:
         arrays = {name: np.array(value) for name, value in arrays_in(Path(path).read_bytes()).items()}
     except SafetensorError as error:
         raise _error(path, f"is truncated or damaged, copy it again ({error})") from None
-    method = kinds().get(header["method"])
+    method = Fitted.kinds.get(header["method"])
     if method is None:
         raise _error(
             path,
@@ -150,32 +149,15 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
             path, "is a safetensors file, but not of a calibrator: pass a file that calibrant.posthoc.save wrote"
         )
     version = header.get("version")
-    if version == 1:
-        raise _error(
-            path, f"was written by calibrant {header.get('calibrant')}, whose format this version does not read: fit "
-            "again and save"
-        )  # fmt: skip
-    if not isinstance(version, int) or version > VERSION:
+    if version != VERSION:
         raise _error(
             path,
-            f"has version {version} of the file format, written by calibrant {header.get('calibrant')}; calibrant "
-            f"{_own_version()} reads up to version {VERSION}: install a newer calibrant",
+            f"has version {version} of the file format, written by calibrant {header.get('calibrant')}, and calibrant "
+            f"{_own_version()} reads version {VERSION}: use that calibrant, or fit again and save",
         )
     if missing := {"method", "options", "map", "found", "classes", "labels", "rows", "calibrant"} - set(header):
         raise _error(path, f"is damaged: its header has no {', '.join(sorted(missing))}")
     return header
-
-
-def kinds() -> dict[str, type[Fitted]]:
-    """Classes of this package that can be saved, by name."""
-    found: dict[str, type[Fitted]] = {}
-    waiting: list[Any] = [Fitted]
-    while waiting:
-        kind = waiting.pop()
-        waiting += kind.__subclasses__()
-        if not inspect.isabstract(kind) and kind.__module__.startswith(f"{__package__}."):
-            found[kind.__name__] = kind
-    return found
 
 
 def _tuples(value: Any) -> Any:

@@ -17,11 +17,6 @@ NEWTON_PRODUCTS, NEWTON_UNKNOWNS, NEWTON_ROWS = 1e7, 110, 64
 SINGLE_PRECISION = 2**18
 # Elements of a chunk: what a cache holds; with a full matrix more, since large products are quicker in one piece.
 CHUNK, LARGE_CHUNK = 2**16, 2**23
-# Scores above which the first steps are in single precision, which takes half as long.
-ROUGH = 2**16
-# Multiples of the centre to start from, compared on one of so many samples.
-SCALES = tuple(2.0**-k for k in range(-1, 7))
-STRIDE = 8
 # Rows from which the moments of the features are estimated.
 SOME_ROWS = 1024
 # Pairs of steps and gradient changes that L-BFGS remembers.
@@ -378,35 +373,6 @@ def _inside(values: Array, step: Array) -> float:
     return min(1.0, 0.995 * float((values[falling] / -step[falling]).min())) if falling.any() else 1.0
 
 
-def brier_weights(predictions: Array, target: IndexArray, sample_weight: Array | None = None) -> Array:
-    """Weights on the simplex that minimise the Brier score of a mixture.
-
-    The score is a quadratic function of the weights: an active set method solves it exactly in a few steps.
-
-    Args:
-        predictions: ``(m, N, C)`` probabilities of every component.
-        target: ``(N,)`` class indices.
-        sample_weight: ``(N,)`` weights of the samples, or None.
-    """
-    count, samples, _ = predictions.shape
-    share = np.full(samples, 1 / samples) if sample_weight is None else sample_weight / sample_weight.sum()
-    residual = predictions.copy()
-    residual[:, np.arange(samples), target] -= 1
-    weighted = residual * share[None, :, None]
-    products = np.einsum("anc,bnc->ab", weighted, residual) + 1e-12 * np.eye(count)
-    # Weights that sum to 1, with the rest at 0: solve on the active ones, drop the most negative, until none is.
-    active = np.ones(count, dtype=bool)
-    while True:
-        solved = np.linalg.solve(products[np.ix_(active, active)], np.ones(active.sum()))
-        solved /= solved.sum()
-        if solved.min() >= 0:
-            break
-        active[np.flatnonzero(active)[solved.argmin()]] = False
-    weights = np.zeros(count)
-    weights[active] = solved
-    return weights
-
-
 def logistic_regression(
     features: Array, target: Array, centre: Array, pull: float = 1e-8, *, weight: Array | None = None
 ) -> Array:
@@ -428,11 +394,7 @@ def logistic_regression(
     # What the labels contribute: the NLL is the mean softplus of the log-odds minus the product with these.
     moments = (features @ (target * share)[:, :, None])[:, :, 0]
     with np.errstate(all="ignore"):
-        if rows * samples > ROUGH:
-            rough = (part.astype(np.float32) for part in (features, moments, centre, share))
-            single = _Regressions(pull, *rough)
-            start = _newton_rows(single, single.scaled_start(), tolerance=1e-5).astype(np.float64)
-        return _newton_rows(_Regressions(pull, features, moments, centre, share), start, tolerance=1e-12)
+        return _newton_rows(_Regressions(pull, features, moments, centre, share), start)
 
 
 def softplus(odds: Array) -> Array:
@@ -441,7 +403,7 @@ def softplus(odds: Array) -> Array:
     return np.asarray(np.maximum(odds, 0) + np.log(1 + np.exp(-np.abs(odds))))
 
 
-def _newton_rows(problem: "_Regressions", coefficients: Array, tolerance: float) -> Array:
+def _newton_rows(problem: "_Regressions", coefficients: Array, tolerance: float = 1e-12) -> Array:
     """Steps of all rows, each until the gain that is left is below half the tolerance; changes the coefficients."""
     active = np.arange(len(coefficients))
     largest = np.maximum(problem.features.max(2), -problem.features.min(2))
@@ -451,7 +413,6 @@ def _newton_rows(problem: "_Regressions", coefficients: Array, tolerance: float)
         gradient, curvature = problem.derivatives(coefficients[active], odds)
         direction = -solved(curvature, gradient)
         left = -(direction * gradient).sum(1)  # twice the gain that is left
-        direction = direction.astype(coefficients.dtype)
         # A step that changes no log-odds by more than s leaves about s squared of the gain: it is the last, unsearched.
         change = (np.abs(direction) * largest[active]).sum(1)
         last = (left >= tolerance) & (left * change**2 < tolerance / 10) & (change < 0.1)
@@ -489,18 +450,6 @@ class _Regressions:
         """The problem of some of the rows."""
         return _Regressions(self.pull, self.features[rows], self.moments[rows], self.centre, self.share)
 
-    def scaled_start(self) -> Array:
-        """The centre times the best of some powers of 2 for each row, on a part of the samples.
-
-        Far from the optimum, as with logits many times too large, the first Newton steps would be halved many times.
-        """
-        odds = self.log_odds(np.broadcast_to(self.centre, self.moments.shape))[:, ::STRIDE]
-        share = self.share[::STRIDE] / self.share[::STRIDE].sum()
-        at_centre = self.moments @ self.centre
-        values = [softplus(odds * np.float32(scale)) @ share - at_centre * scale for scale in SCALES]
-        best = np.nan_to_num(np.stack(values), nan=np.inf).argmin(0)
-        return np.asarray(np.array(SCALES, self.centre.dtype)[best][:, None] * self.centre)
-
     def log_odds(self, coefficients: Array) -> Array:
         return np.asarray((coefficients[:, None] @ self.features)[:, 0])
 
@@ -512,9 +461,9 @@ class _Regressions:
         probability = 1 / (1 + np.exp(-odds))
         weighted = probability * self.share
         gradient = (self.features @ weighted[:, :, None])[:, :, 0] - self.moments
-        gradient = gradient.astype(np.float64) + self.pull * (coefficients - self.centre)
+        gradient += self.pull * (coefficients - self.centre)
         spread = weighted * (1 - probability)
-        curvature = ((self.features * spread[:, None]) @ self.features.transpose(0, 2, 1)).astype(np.float64)
+        curvature = (self.features * spread[:, None]) @ self.features.transpose(0, 2, 1)
         each = np.arange(curvature.shape[1])
         curvature[:, each, each] += self.pull
         return gradient, curvature
