@@ -113,15 +113,15 @@ def test_a_file_replaces_another_whole_or_not_at_all(written: Path, monkeypatch:
 def test_other_files_are_refused_in_one_line(written: Path) -> None:
     whole = written.read_bytes()
     length = 8 + int.from_bytes(whole[:8], "little")
-    for data, message in [
-        (b"", "not a safetensors"),
-        (b"temperature,2.5\n" * 100, "not a safetensors"),
-        ((5).to_bytes(8, "little") + b"{oops", "not JSON"),
-        (whole[: length - 9], "damaged"),
-        (whole[:-1], "damaged"),
+    for data in [
+        b"",
+        b"temperature,2.5\n" * 100,
+        (5).to_bytes(8, "little") + b"{oops",
+        whole[: length - 9],
+        whole[:-1],
     ]:
         written.write_bytes(data)
-        with pytest.raises(ValueError, match=message) as raised:
+        with pytest.raises(ValueError, match="not a safetensors file, or is damaged") as raised:
             posthoc.load(written)
         assert str(raised.value).startswith(f"{written}: ")
         assert "\n" not in str(raised.value)

@@ -165,33 +165,24 @@ class ConformalClassifier(Fitted):
     exchangeable with the held-out ones, this coverage holds on average over samples, for any model.
 
     With the probabilities :math:`p` of a sample in descending order, a class of rank r and :math:`U` uniform on [0, 1],
+    a hash of the sample's logits and the seed,
 
     - ``"lac"``: :math:`1 - p_y`; the smallest sets on average, which may be empty;
     - ``"aps"``: :math:`\sum_{j < r} p_j + U p_r`; sets that grow where the sample is hard;
     - ``"raps"``: the same plus :math:`\lambda \max(r - k, 0)`, which keeps sets of many classes small;
     - ``"top-k"``: :math:`r`, not randomised; sets of the same size, with the smallest k that covers enough.
 
-    Classes of equal probability rank by their index.
-
-    U is a hash of the sample's logits and the seed: a sample has the same set whatever else is in its batch. Samples
-    with exactly the same logits share their U; with many of them, sets cover more.
-
     Coverage holds on average over
 
     - ``"marginal"``: all samples; some classes or groups may be covered less, others more;
-    - ``"class-conditional"``: the samples of each class. Class k has its own :math:`\hat q_k`, from the held-out
-      samples of class k, and is in a set if its score is at most that;
-    - ``"group-conditional"``: the samples of each group. Group g has its own :math:`\hat q_g`, and ``fit`` and
+    - ``"class-conditional"``: the samples of each class, which has its own :math:`\hat q_k`;
+    - ``"group-conditional"``: the samples of each group, which has its own :math:`\hat q_g`. ``fit`` and
       ``predict_set`` need the group of each sample.
 
-    With fewer than :math:`\lceil 1/\alpha \rceil - 1` samples, or samples of a class or group, the threshold is
-    infinite: every set holds all classes, or that class. With n samples the coverage itself is random,
-    :math:`\mathrm{Beta}(n + 1 - l, l)` with :math:`l = \lfloor (n+1)\alpha \rfloor`. ``fit`` gives a
-    :class:`~calibrant.posthoc.FitWarning` if a threshold is infinite, if the 90 % range of its coverage is wider than
-    10 points, or if a class has no samples.
-
-    For ONNX, use ``randomized=False`` with APS and RAPS: it cannot hash the bits of a logit. A module or an exported
-    program takes the position of a group in ``groups_``, as a second argument.
+    ``fit`` gives a :class:`~calibrant.posthoc.FitWarning` if samples, of a class or a group, are too few for a
+    threshold or for a certain coverage, or if a class has none. For ONNX, use ``randomized=False`` with APS and RAPS:
+    it cannot hash the bits of a logit. A module takes the position of a group in ``groups_``, as a second argument.
+    :doc:`/methods/conformal` has the details.
 
     Args:
         score: ``"lac"``, ``"aps"``, ``"raps"`` or ``"top-k"``.
@@ -200,11 +191,9 @@ class ConformalClassifier(Fitted):
         randomized: False replaces U by 1: the sets are not random, and cover more than :math:`1 - \alpha`.
         penalty: :math:`\lambda` of RAPS, or ``"tune"``: the best for the goal ``tune_for``.
         rank: k of RAPS, or ``"tune"``: the rank that the right class exceeds with probability at most alpha.
-            Tuning uses 30 % of the data, drawn by ``seed``, which is then not used for :math:`\hat q`; it tunes for
-            marginal sets.
-        tune_for: Goal of a tuned penalty. ``"size"``: the smallest sets, with a penalty of 0.001, 0.01, 0.1, 0.2 or
-            0.5. ``"size-stratified coverage"``: coverage near :math:`1 - \alpha` for sets of every size, with a penalty
-            from 0 to 0.002; the worst of the strata 0 to 1, 2 to 3, 4 to 6, 7 to 10, 11 to 100 and more classes counts.
+            Tuning uses 30 % of the data, drawn by ``seed``, which is then not used for :math:`\hat q`.
+        tune_for: Goal of a tuned penalty: ``"size"``, the smallest sets; or ``"size-stratified coverage"``, coverage
+            near :math:`1 - \alpha` for sets of every size.
         seed: Seed of U, and of the data drawn for tuning.
 
     Attributes:
@@ -225,10 +214,6 @@ class ConformalClassifier(Fitted):
         array([[ True, False, False, False]])
         >>> round(conformal.quantile_, 3)
         0.651
-        >>> by_group = ConformalClassifier("top-k", coverage="group-conditional")
-        >>> by_group = by_group.fit(logits, logits.argmax(1), groups=["north", "south"] * 250)
-        >>> by_group.quantiles_
-        {'north': 1.0, 'south': 1.0}
     """
 
     found = ("groups_",)
@@ -310,7 +295,7 @@ class ConformalClassifier(Fitted):
         """Fit on predictions the model was not trained on, and return self.
 
         Args:
-            logits: ``(N, C)``, or binary ``(N,)`` or ``(N, 1)``: the logit of class 1. Torch, NumPy or a data frame.
+            logits: ``(N, C)``, or binary ``(N,)`` or ``(N, 1)``: the logit of class 1.
             target: Class indices, or names of classes, ``(N,)``.
             groups: Group of each sample, for group-conditional sets: strings, numbers or tuples of them; a list, an
                 array, a tensor or a column of a data frame.

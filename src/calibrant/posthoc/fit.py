@@ -12,7 +12,7 @@ import numpy as np
 from calibrant import frames, inputs
 from calibrant.frames import Array, IndexArray, is_tensor, of_tensor
 from calibrant.inputs import FitWarning, counted
-from calibrant.posthoc.map import FLOOR, TINY, Map, evaluated, mixed
+from calibrant.posthoc.map import FLOOR, TINY, Map, Mixed, evaluated
 
 if TYPE_CHECKING:
     from torch import nn
@@ -163,8 +163,7 @@ class Fitted:
 
     def examine(self, data: HeldOut) -> None:
         """Add notices about the data and what was fitted."""
-        stride = max(1, len(data.logits) // 1000)
-        if inputs.looks_like_probabilities(data.logits[::stride]):
+        if inputs.looks_like_probabilities(data.logits):
             self.notice(LIKE_PROBABILITIES)
         if data.weight is not None and data.count < 0.1 * len(data.target):
             self.notice(
@@ -205,7 +204,7 @@ class Fitted:
         return inputs.in_container(given, rows, self.classes_.tolist(), of_logits=of_logits)
 
     def _check_classes(self, shape: tuple[int, ...], classes: int) -> None:
-        if classes == self.class_count_:
+        if classes == self.class_count_ and (len(shape) > 1 or self.one_column_is_binary):
             return
         remedy = "use the model it was fitted for, or fit again"
         if len(shape) == 1 and shape[0] == self.class_count_:
@@ -269,7 +268,6 @@ class Calibrator(Fitted, ABC):
     def __init__(self, *, strict: bool = False) -> None:
         super().__init__()
         self.strict = bool(strict)
-        self.smoothing_ = 0.0
 
     def fit(
         self,
@@ -309,8 +307,7 @@ class Calibrator(Fitted, ABC):
 
     def mixed(self, of: Map, data: HeldOut) -> Map:
         """Mix with the uniform distribution as much as n samples ask for."""
-        self.smoothing_ = 0.0 if self.strict else 1 / (max(1.0, data.count) + 1)
-        return mixed(of, self.smoothing_)
+        return of if self.strict else Mixed(1 / (max(1.0, data.count) + 1), of)
 
     def rows_needed(self, classes: int) -> int:  # noqa: ARG002 (some methods need rows for each class)
         """Rows below which the fit has a notice."""

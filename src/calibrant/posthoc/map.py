@@ -336,11 +336,6 @@ class Mixed(Map):
         return self.of.probabilities(xp, rows) * (1 - self.share) + self.share / int(rows.shape[1])
 
 
-def mixed(of: Map, share: float) -> Map:
-    """A map mixed with the uniform distribution, if its share is not 0."""
-    return Mixed(float(share), of) if share else of
-
-
 @dataclass(frozen=True, eq=False)
 class Mixture(Map):
     """A weighted mean of the probabilities of several maps."""

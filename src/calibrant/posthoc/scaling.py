@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from calibrant import inputs
-from calibrant.frames import Array, is_tensor, of_tensor
+from calibrant.frames import Array, as_array
 from calibrant.posthoc.fit import Calibrator, HeldOut, fold_of
-from calibrant.posthoc.map import Affine, Map, Mixed, Mixture, evaluated
+from calibrant.posthoc.map import Affine, Map, Mixture, evaluated
 from calibrant.posthoc.solvers import (
     SINGLE_PRECISION,
     Correction,
@@ -62,7 +62,7 @@ CROSS_VALIDATED = 1e9
 class Tempered(Calibrator):
     """Base class of the methods that start from the best temperature."""
 
-    found: tuple[str, ...] = ("smoothing_", "temperature_")
+    found: tuple[str, ...] = ("temperature_",)
     temperature_: float
 
     def fit_temperature(self, data: HeldOut) -> Affine:
@@ -149,7 +149,7 @@ class EnsembleTemperatureScaling(Tempered):
         1.0
     """
 
-    found = ("smoothing_", "temperature_", "weights_")
+    found = ("temperature_", "weights_")
     weights_: tuple[float, ...]
 
     def fit_map(self, data: HeldOut) -> Map:
@@ -173,7 +173,7 @@ class TemperatureError(ValueError):
 def best_temperature(
     logits: Values, target: Values, weight: Values | None = None, *, start: float | None = None, tolerance: float = 2e-4
 ) -> float:
-    """Return the temperature that minimises the NLL; arrays, or tensors on any device.
+    """Return the temperature that minimises the NLL; arrays or tensors.
 
     Args:
         logits: ``(N, C)``, finite.
@@ -231,53 +231,46 @@ def standard_error(logits: Values, target: Values, log_temperature: float, *, we
 class _Chunk(NamedTuple):
     """Relative logits ``(C, n)``, those of the label ``(n,)``, weights ``(n,)`` or None, and ``(C,)`` ones.
 
-    Arrays on the CPU, where NumPy has less overhead, and tensors elsewhere: their operators are the same. A product
-    with ones is the quickest sum over classes.
+    A product with ones is the quickest sum over classes.
     """
 
-    below: Any
-    true: Any
-    weight: Any
-    ones: Any
+    below: Array
+    true: Array
+    weight: Array | None
+    ones: Array
 
-    def total(self, values: Any) -> float:
+    def total(self, values: Array) -> float:
         """Sum of values of the samples, times their weights, in float64."""
-        if self.weight is not None:
-            values = values * self.weight
-        return float(_wide(values).sum() if is_tensor(values) else values.sum(dtype=np.float64))
+        return float((values if self.weight is None else values * self.weight).sum(dtype=np.float64))
 
-    def moments(self, beta: float) -> tuple[Any, Any]:
+    def moments(self, beta: float) -> tuple[Array, Array]:
         """Mean of each sample's relative logits under the softmax at beta = 1/T, and mean of their squares."""
         powers = self.below * beta
-        if isinstance(powers, np.ndarray):
-            np.maximum(powers, LOWEST_EXPONENTS[powers.dtype == np.float64], out=powers)
-            np.exp(powers, out=powers)
-        else:
-            powers.exp_()
+        np.maximum(powers, LOWEST_EXPONENTS[powers.dtype == np.float64], out=powers)
+        np.exp(powers, out=powers)
         total = self.ones @ powers
         # Exponentials first, so that a vanishing one is there before a large logit is squared.
         powers *= self.below
         mean = self.ones @ powers
         powers *= self.below
         square = self.ones @ powers
-        mean /= total
-        square /= total
-        return mean, square
+        return mean / total, square / total
 
 
 class _TemperatureProblem:
     """Logits relative to the largest of their row, in chunks, and the slope of their NLL in beta = 1/T."""
 
     def __init__(self, logits: Values, target: Values, weight: Values | None) -> None:
-        self.logits, self.target, self.weight = (_read(each) for each in (logits, target, weight))
+        self.logits, self.target = as_array(logits), as_array(target)
+        self.weight = None if weight is None else as_array(weight)
         # Derivative of the summed NLL at beta = 0 and at infinity, once it is known at another place.
         self.ends: tuple[float, float] | None = None
-        large = str(self.logits.dtype).endswith("float32") and math.prod(self.logits.shape) > DOUBLE
+        large = self.logits.dtype == np.float32 and self.logits.size > DOUBLE
         self._prepare(large and float(self.logits.max()) - float(self.logits.min()) <= SINGLE_RANGE)
 
     def _prepare(self, single: bool) -> None:
         self.single = single
-        self.kept = list(self._prepared()) if math.prod(self.logits.shape) <= KEPT else None
+        self.kept = list(self._prepared()) if self.logits.size <= KEPT else None
 
     def chunks(self) -> Iterable[_Chunk]:
         """All samples."""
@@ -286,23 +279,16 @@ class _TemperatureProblem:
     def _prepared(self) -> Iterator[_Chunk]:
         count, classes = self.logits.shape
         rows = max(1, CHUNK // classes)
-        one: Any = None
+        # One class after the other if there are few: sums over classes are then sums of long vectors.
+        dtype, order = np.float32 if self.single else np.float64, "C" if classes <= NARROW else "F"
+        one: Array = np.ones(classes, dtype)
         for first in range(0, count, rows):
             at = slice(first, first + rows)
-            weight = None if self.weight is None else self.weight[at]
-            if is_tensor(self.logits):
-                part = self.logits[at].float() if self.single else _wide(self.logits[at])
-                below = (part - part.amax(1, keepdim=True)).clamp_(min=SMALLEST)
-                one = below.new_ones(classes) if one is None else one
-                yield _Chunk(below.T, below.gather(1, self.target[at].unsqueeze(1)).squeeze(1), weight, one)
-                continue
-            # One class after the other if there are few: sums over classes are then sums of long vectors.
-            dtype, order = np.float32 if self.single else np.float64, "C" if classes <= NARROW else "F"
-            columns = np.array(self.logits[at].T, dtype, order=order)  # type: ignore[call-overload]
-            np.subtract(columns, columns.max(0), out=columns)
-            np.maximum(columns, SMALLEST, out=columns)
-            one = np.ones(classes, dtype) if one is None else one
-            yield _Chunk(columns, columns[self.target[at], np.arange(columns.shape[1])], weight, one)
+            below: Array = np.array(self.logits[at].T, dtype, order=order)  # type: ignore[call-overload]
+            np.subtract(below, below.max(0), out=below)
+            np.maximum(below, SMALLEST, out=below)
+            true = below[self.target[at], np.arange(below.shape[1])]
+            yield _Chunk(below, true, None if self.weight is None else self.weight[at], one)
 
     def slope(self, log_beta: float) -> tuple[float, float]:
         """First and second derivative of the summed NLL in beta."""
@@ -389,18 +375,6 @@ class _TemperatureProblem:
         )
 
 
-def _read(values: Any) -> Any:
-    """Arrays of what is on the CPU, where NumPy has less overhead; tensors elsewhere."""
-    if not is_tensor(values):
-        return values
-    return of_tensor(values) if values.device.type == "cpu" else values.detach()
-
-
-def _wide(values: Any) -> Any:
-    """A tensor in float64, or in float32 on a device without it."""
-    return values.float() if values.device.type == "mps" else values.double()
-
-
 def _cubic(one: tuple[float, float, float], two: tuple[float, float, float]) -> float:
     """The place of value 0, from two places with their values and derivatives: inverse Hermite interpolation."""
     (x, f, slope), (y, g, other) = one, two
@@ -482,7 +456,7 @@ class MatrixScaling(Calibrator):
         True
     """
 
-    found = ("smoothing_", "chosen_penalties_")
+    found = ("chosen_penalties_",)
     chosen_penalties_: tuple[float, float]
     on_log_probabilities = False
 
@@ -622,8 +596,7 @@ class StructuredMatrixScaling(Tempered):
 
     def features(self, data: HeldOut) -> tuple[Map, Array]:
         """Map of the temperature-scaled probabilities, mixed with the uniform distribution; and their logarithms."""
-        self.smoothing_ = 1 / (max(1.0, data.count) + 1)
-        scaled = Mixed(self.smoothing_, self.fit_temperature(data))
+        scaled = self.mixed(self.fit_temperature(data), data)
         small = data.logits.size <= SINGLE_PRECISION
         logits = data.logits.astype(np.float64, copy=False) if small else data.logits
         return scaled, evaluated(scaled.logits, logits)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.frames import Array, IndexArray, Marks
+from calibrant.frames import Array, IndexArray
 from calibrant.posthoc.fit import HeldOut
 
 # Newton's method below this many products per step, or unknowns; above, L-BFGS, whose steps are cheaper. With few
@@ -21,6 +21,8 @@ CHUNK, LARGE_CHUNK = 2**16, 2**23
 SOME_ROWS = 1024
 # Pairs of steps and gradient changes that L-BFGS remembers.
 MEMORY = 10
+# Gain in mean NLL, times two, at which logistic regressions end.
+TOLERANCE = 1e-12
 # Share of the distance to the optimum that an interior point keeps to the edges.
 CENTRING = 0.03
 
@@ -388,13 +390,43 @@ def logistic_regression(
     Returns:
         Coefficients, ``(rows, d)``.
     """
-    rows, _, samples = features.shape
-    share = np.full(samples, 1 / samples) if weight is None else weight / weight.sum()
-    start = np.tile(centre, (rows, 1))
+    share = np.full(features.shape[2], 1 / features.shape[2]) if weight is None else weight / weight.sum()
     # What the labels contribute: the NLL is the mean softplus of the log-odds minus the product with these.
     moments = (features @ (target * share)[:, :, None])[:, :, 0]
+    found = np.tile(centre, (len(features), 1))
+    odds = (found[:, None] @ features)[:, 0]
+
+    def values(coefficients: Array, odds: Array) -> Array:
+        nll = softplus(odds) @ share - (moments * coefficients).sum(1)
+        return np.asarray(nll + pull / 2 * np.square(coefficients - centre).sum(1))
+
     with np.errstate(all="ignore"):
-        return _newton_rows(_Regressions(pull, features, moments, centre, share), start)
+        value = values(found, odds)
+        for _ in range(100):
+            probability = 1 / (1 + np.exp(-odds))
+            gradient = (features @ (probability * share)[:, :, None])[:, :, 0] - moments + pull * (found - centre)
+            spread = probability * (1 - probability) * share
+            curvature = (features * spread[:, None]) @ features.transpose(0, 2, 1) + pull * np.eye(len(centre))
+            direction = -solved(curvature, gradient)
+            # Twice the gain that is left is below the tolerance, or not a number where something overflowed.
+            if not (-(direction * gradient).sum(1) >= TOLERANCE).any():
+                break
+            # Log-odds are linear in the coefficients: half the way there is half the way here.
+            change = (direction[:, None] @ features)[:, 0]
+            length = np.ones((len(features), 1))
+            for _ in range(40):
+                reached = values(found + length * direction, odds + length * change)
+                worse = ~(reached <= value)
+                if not worse.any():
+                    break
+                length[worse] /= 2
+            better = reached < value
+            if not better.any():  # only rounding is left
+                break
+            found[better] += (length * direction)[better]
+            odds[better] += (length * change)[better]
+            value[better] = reached[better]
+    return found
 
 
 def softplus(odds: Array) -> Array:
@@ -403,86 +435,9 @@ def softplus(odds: Array) -> Array:
     return np.asarray(np.maximum(odds, 0) + np.log(1 + np.exp(-np.abs(odds))))
 
 
-def _newton_rows(problem: "_Regressions", coefficients: Array, tolerance: float = 1e-12) -> Array:
-    """Steps of all rows, each until the gain that is left is below half the tolerance; changes the coefficients."""
-    active = np.arange(len(coefficients))
-    largest = np.maximum(problem.features.max(2), -problem.features.min(2))
-    odds = problem.log_odds(coefficients)
-    value = problem.value(coefficients, odds)
-    for _ in range(100):
-        gradient, curvature = problem.derivatives(coefficients[active], odds)
-        direction = -solved(curvature, gradient)
-        left = -(direction * gradient).sum(1)  # twice the gain that is left
-        # A step that changes no log-odds by more than s leaves about s squared of the gain: it is the last, unsearched.
-        change = (np.abs(direction) * largest[active]).sum(1)
-        last = (left >= tolerance) & (left * change**2 < tolerance / 10) & (change < 0.1)
-        coefficients[active[last]] += direction[last]
-        going = (left >= tolerance) & ~last
-        if not going.all():
-            active, direction, odds, value = active[going], direction[going], odds[going], value[going]
-            problem = problem.of(going)
-        if len(active) == 0:
-            break
-        better, moved, odds, value = _search_rows(problem, coefficients[active], direction, odds, value)
-        coefficients[active] = moved
-        if not better.all():  # only rounding is left
-            active, odds, value = active[better], odds[better], value[better]
-            problem = problem.of(better)
-    return coefficients
-
-
 def solved(curvature: Array, gradient: Array) -> Array:
     """Newton steps of all rows; NaN for a row that overflowed."""
     try:
         return np.asarray(np.linalg.solve(curvature, gradient[:, :, None])[:, :, 0])
     except np.linalg.LinAlgError:
         return np.full_like(gradient, np.nan)
-
-
-class _Regressions:
-    """Values and derivatives of the regressions of some rows."""
-
-    def __init__(self, pull: float, features: Array, moments: Array, centre: Array, share: Array) -> None:
-        self.features, self.moments = features, moments
-        self.centre, self.share, self.pull = centre, share, pull
-
-    def of(self, rows: Array) -> "_Regressions":
-        """The problem of some of the rows."""
-        return _Regressions(self.pull, self.features[rows], self.moments[rows], self.centre, self.share)
-
-    def log_odds(self, coefficients: Array) -> Array:
-        return np.asarray((coefficients[:, None] @ self.features)[:, 0])
-
-    def value(self, coefficients: Array, odds: Array, rows: IndexArray | slice = slice(None)) -> Array:
-        nll = softplus(odds) @ self.share - (self.moments[rows] * coefficients).sum(1)
-        return np.asarray(nll + self.pull / 2 * np.square(coefficients - self.centre).sum(1))
-
-    def derivatives(self, coefficients: Array, odds: Array) -> tuple[Array, Array]:
-        probability = 1 / (1 + np.exp(-odds))
-        weighted = probability * self.share
-        gradient = (self.features @ weighted[:, :, None])[:, :, 0] - self.moments
-        gradient += self.pull * (coefficients - self.centre)
-        spread = weighted * (1 - probability)
-        curvature = (self.features * spread[:, None]) @ self.features.transpose(0, 2, 1)
-        each = np.arange(curvature.shape[1])
-        curvature[:, each, each] += self.pull
-        return gradient, curvature
-
-
-def _search_rows(
-    problem: _Regressions, position: Array, direction: Array, odds: Array, value: Array
-) -> tuple[Marks, Array, Array, Array]:
-    """Halve the steps of the rows that become worse; return which improved, and where all are then."""
-    moved = position + direction
-    there = problem.log_odds(moved)
-    reached = problem.value(moved, there)
-    worse = np.flatnonzero(~(reached <= value))
-    for _ in range(40):
-        if len(worse) == 0:
-            break
-        # Log-odds are linear in the coefficients: half the way there is half the way here.
-        moved[worse], there[worse] = (moved[worse] + position[worse]) / 2, (there[worse] + odds[worse]) / 2
-        reached[worse] = problem.value(moved[worse], there[worse], worse)
-        worse = worse[~(reached[worse] <= value[worse])]
-    moved[worse], there[worse], reached[worse] = position[worse], odds[worse], value[worse]
-    return np.asarray(reached < value), moved, there, reached
