@@ -396,36 +396,43 @@ def logistic_regression(
     found = np.tile(centre, (len(features), 1))
     odds = (found[:, None] @ features)[:, 0]
 
-    def values(coefficients: Array, odds: Array) -> Array:
+    def values(coefficients: Array, odds: Array, moments: Array) -> Array:
         nll = softplus(odds) @ share - (moments * coefficients).sum(1)
         return np.asarray(nll + pull / 2 * np.square(coefficients - centre).sum(1))
 
+    active, going = np.arange(len(features)), np.ones(len(features), dtype=bool)
     with np.errstate(all="ignore"):
-        value = values(found, odds)
+        value = values(found, odds, moments)
         for _ in range(100):
+            if not going.all():
+                active, features, moments = active[going], features[going], moments[going]
+                odds, value = odds[going], value[going]
+            if not len(active):
+                break
             probability = 1 / (1 + np.exp(-odds))
-            gradient = (features @ (probability * share)[:, :, None])[:, :, 0] - moments + pull * (found - centre)
+            gradient = (features @ (probability * share)[:, :, None])[:, :, 0] - moments
+            gradient += pull * (found[active] - centre)
             spread = probability * (1 - probability) * share
             curvature = (features * spread[:, None]) @ features.transpose(0, 2, 1) + pull * np.eye(len(centre))
-            direction = -solved(curvature, gradient)
-            # Twice the gain that is left is below the tolerance, or not a number where something overflowed.
-            if not (-(direction * gradient).sum(1) >= TOLERANCE).any():
-                break
+            step = -solved(curvature, gradient)
+            left = -(step * gradient).sum(1)  # twice the gain that is left
             # Log-odds are linear in the coefficients: half the way there is half the way here.
-            change = (direction[:, None] @ features)[:, 0]
-            length = np.ones((len(features), 1))
+            change = (step[:, None] @ features)[:, 0]
+            reached = values(found[active] + step, odds + change, moments)
             for _ in range(40):
-                reached = values(found + length * direction, odds + length * change)
-                worse = ~(reached <= value)
-                if not worse.any():
+                worse = np.flatnonzero(~(reached <= value))
+                if not len(worse):
                     break
-                length[worse] /= 2
-            better = reached < value
-            if not better.any():  # only rounding is left
-                break
-            found[better] += (length * direction)[better]
-            odds[better] += (length * change)[better]
+                step[worse], change[worse] = step[worse] / 2, change[worse] / 2
+                there = found[active[worse]] + step[worse]
+                reached[worse] = values(there, odds[worse] + change[worse], moments[worse])
+            better = reached < value  # elsewhere only rounding is left
+            found[active[better]] += step[better]
+            odds[better] += change[better]
             value[better] = reached[better]
+            # A step that changes no log-odds by more than s leaves about s squared of the gain.
+            largest = np.abs(change).max(1)
+            going = better & ((left * largest**2 > TOLERANCE / 10) | (largest > 0.1))
     return found
 
 
