@@ -15,7 +15,6 @@ __all__ = [
     "Convolution",
     "Dropout",
     "assert_without_waiting",
-    "is_exporting",
     "is_exporting_to_onnx",
     "is_forward_mode",
     "is_transformed",
@@ -30,16 +29,6 @@ def is_transformed() -> bool:
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._is_tracing()
     )
-
-
-def is_exporting() -> bool:
-    """Whether ``torch.export`` or ``torch.onnx.export`` is at work."""
-    if is_exporting_to_onnx():
-        return True
-    if hasattr(torch.compiler, "is_exporting"):
-        return torch.compiler.is_exporting()
-    # torch 2.6 tells an export only by what it is not; Dynamo is what `torch.compile` runs.
-    return torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
 
 
 def is_exporting_to_onnx() -> bool:

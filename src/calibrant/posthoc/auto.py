@@ -110,17 +110,14 @@ class AutoCalibration(Calibrator):
 
     .. math:: \hat p = \sum_m w_m\, \hat p_m, \qquad w \ge 0,\ \sum_m w_m = 1
 
-    Members are the unchanged predictions and temperature scaling; with enough samples also smooth scaling, beta
-    calibration, centred isotonic regression, a spline and Venn-Abers prediction (two classes), structured matrix
-    scaling, beta, isotonic and spline calibration (up to 50 classes), or structured scaling with two strengths of its
-    prior (more classes). Every member predicts each sample from a fit without its fold; the weights minimise the log
-    loss of the mixture of these predictions (Wolpert's stacking), with a Dirichlet prior. Then members are fitted again
-    on all samples.
+    Members are the unchanged predictions, temperature scaling, and others by the number of samples and classes, which
+    :doc:`/methods/auto` lists. Every member predicts each sample from a fit without its fold; the weights minimise the
+    log loss of the mixture of these predictions (Wolpert's stacking), with a Dirichlet prior. Then members are fitted
+    again on all samples.
 
     If the mixture is better than the unchanged predictions in cross-validation, but by less than one standard error, it
-    is mixed with them half and half. If it is no better, these are kept. A notice says so.
-    ``calibrant.posthoc.auto.RULES`` has all constants, with their reasons. The result is deterministic and does not
-    depend on the order of the samples.
+    is mixed with them half and half. If it is no better, these are kept. A notice says so. The result is deterministic
+    and does not depend on the order of the samples.
 
     Args:
         accuracy: ``"keep"`` uses only members that keep the ranking of the classes of every sample, so that no

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from calibrant import inputs
-from calibrant.frames import Array, IndexArray
+from calibrant.frames import Array, IndexArray, Marks
 from calibrant.posthoc.curves import XP, ScoreCalibrator, Ties, all_ties, steps, sums_before
 from calibrant.posthoc.map import Curve, LogScores, Steps, View
 
@@ -48,15 +48,12 @@ class HistogramBinning(ScoreCalibrator):
     """Replace a probability by the rate of hits among the held-out samples in its bin.
 
     Bins are right-closed. A bin without held-out samples gives its middle. Ties are never split, so there can be
-    fewer bins of equal mass than requested. Rates of 0 and 1 occur; mixing with the uniform distribution (see
-    :class:`Calibrator`) keeps the log loss finite.
+    fewer bins of equal mass than requested.
 
     Args:
         bins: Number of bins.
         mode: ``"equal-mass"``, bins with the same number of samples; or ``"equal-width"``.
-        view: ``"top-label"``; or ``"class-wise"``, one-vs-rest, where samples that share their bins in all classes
-            become identical, and accuracy can fall. See :class:`ScoreCalibrator`.
-        strict: No mixing with the uniform distribution; see :class:`Calibrator`.
+        view: ``"top-label"``; or ``"class-wise"``, where samples that share their bins in all classes become identical.
 
     References:
         Zadrozny, Elkan, "Obtaining calibrated probability estimates from decision trees and naive Bayesian
@@ -105,9 +102,8 @@ class BayesianBinning(ScoreCalibrator):
 
     .. math:: \frac{m_b + \alpha_b}{n_b + 2/B}, \qquad \alpha_b = \frac{2}{B}\, p_b
 
-    with :math:`m_b` hits among :math:`n_b` samples and the middle :math:`p_b`. So no value is ever 0 or 1, or
-    nearer to them than :math:`2^{-23}`, the precision of the table. Models with less than a thousandth of the best
-    one's posterior are left out. The average is stored as one table, in which a prediction is one look-up.
+    with :math:`m_b` hits among :math:`n_b` samples and the middle :math:`p_b`. Models with less than a thousandth of
+    the best one's posterior are left out. The average is stored as one table.
 
     References:
         Naeini, Cooper, Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning", AAAI 2015.
@@ -176,13 +172,13 @@ class _Bins:
         inner[self.lasts] = False
         at = np.flatnonzero(inner)
         steps_at, which = np.unique(edges[self.place[at]], return_inverse=True)
-        jumps = np.bincount(which, (rates[at + 1] - rates[at]) * share[self.model[at]], len(steps_at))
+        jumps: Array = np.bincount(which, (rates[at + 1] - rates[at]) * share[self.model[at]], len(steps_at))
         values = share @ rates[self.firsts] + sums_before(jumps)
         values = ((values / GRAIN).round() * GRAIN).clip(GRAIN, 1 - GRAIN)
         changes = np.flatnonzero(np.diff(values))
         return steps(steps_at[changes], values[np.append(changes, len(values) - 1)])
 
-    def _ends(self, inner: Array, low: float, high: float) -> tuple[Array, Array]:
+    def _ends(self, inner: Marks, low: float, high: float) -> tuple[Marks, Marks]:
         """Both ends of each bin, from those at the places and the outer ones."""
         to = inner[self.place]
         to[self.lasts] = high

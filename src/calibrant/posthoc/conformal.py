@@ -139,13 +139,7 @@ def coverage_range(samples: int, alpha: float) -> tuple[float, float]:
     r"""5 % and 95 % quantiles of the coverage of a threshold from n samples; (1, 1) if it is infinite.
 
     Over draws of the n samples, the coverage of all future ones is Beta distributed with parameters
-    :math:`n + 1 - l` and :math:`l = \lfloor (n+1)\alpha \rfloor` if no scores tie, and larger if they do (Vovk,
-    "Conditional validity of inductive conformal predictors", ACML 2012).
-
-    Example:
-        >>> from calibrant.posthoc.conformal import coverage_range
-        >>> [round(end, 3) for end in coverage_range(1000, 0.1)]
-        [0.884, 0.915]
+    :math:`n + 1 - l` and :math:`l = \lfloor (n+1)\alpha \rfloor` if no scores tie, and larger if they do.
     """
     from scipy.special import betaincinv
 
@@ -307,7 +301,7 @@ class ConformalClassifier(Fitted):
             raise ValueError(
                 "conformal sets have no sample_weight: a threshold would depend on the new sample's weight"
             )
-        self._check_groups(groups)
+        self._check(groups)
         data, names = checked_samples(logits, target, None, ignore_index, classes)
         part, known = np.zeros_like(data.target), self.groups_
         if self.coverage == "class-conditional":
@@ -373,12 +367,11 @@ class ConformalClassifier(Fitted):
                 "these classes is unknown: fit on samples of all classes, or use coverage='class-conditional'"
             )
 
-    def _check_groups(self, groups: Any) -> None:
-        if groups is None and self.coverage == "group-conditional":
-            raise ValueError("group-conditional sets need the group of each sample: pass groups=")
-        if groups is not None and self.coverage != "group-conditional":
+    def _check(self, groups: Any) -> None:
+        if (groups is None) == (self.coverage == "group-conditional"):
             raise ValueError(
-                f"{self.coverage} sets do not use groups: leave them out, or use coverage='group-conditional'"
+                f"{self.coverage} sets {'need' if groups is None else 'do not use'} groups: only with "
+                "coverage='group-conditional' pass groups=, or to a module positions in groups_"
             )
 
     def predict_set(self, logits: Any, *, groups: Any = None) -> Any:
@@ -389,7 +382,7 @@ class ConformalClassifier(Fitted):
             groups: Group of each sample, for group-conditional sets. The set of a group that ``fit`` did not see holds
                 all classes, the only set that is sure to cover, and a warning names the group.
         """
-        self._check_groups(groups)
+        self._check(groups)
         if groups is None:
             return self(logits)
         labels = group_labels(groups, len(logits))
@@ -403,13 +396,13 @@ class ConformalClassifier(Fitted):
 
     def __call__(self, logits: Any, places: Any = None) -> Any:
         """Return the sets, as ``predict_set`` does; those of groups by the position of each group in ``groups_``."""
+        self._check(places)
         rows = self.rows(logits)
-        if self.map_.grouped == (places is None):
-            needed = "need" if places is None else "do not use"
-            raise ValueError(f"{self.coverage} sets {needed} positions in groups_, the second argument")
-        if is_tensor(rows) and not is_tensor(places) and places is not None:
+        if places is None:
+            return self.in_container(logits, evaluated(self.map_.sets, rows))
+        if is_tensor(rows) and not is_tensor(places):
             places = rows.new_tensor(places.tolist()).long()
-        return self.in_container(logits, evaluated(self.map_.sets, rows, *(() if places is None else (places,))))
+        return self.in_container(logits, evaluated(self.map_.sets, rows, places))
 
 
 def listed(items: list[str]) -> str:

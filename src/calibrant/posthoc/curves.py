@@ -131,10 +131,8 @@ class PlattScaling(ScoreCalibrator):
 
     .. math:: \hat z = \sigma\!\left(a \ln\frac{z}{1-z} + b\right)
 
-    Two parameters per map: suitable for a few hundred samples. As in Platt's paper, the labels are replaced by
-    :math:`(n_1 + 1)/(n_1 + 2)` for hits and :math:`1/(n_0 + 2)` for misses, with their counts :math:`n_1, n_0`;
-    this also keeps the numbers finite on separable data. For multi-class models prefer temperature or vector
-    scaling, which treat all classes together.
+    As in Platt's paper, the labels are replaced by :math:`(n_1 + 1)/(n_1 + 2)` for hits and :math:`1/(n_0 + 2)` for
+    misses, with their counts :math:`n_1, n_0`; this also keeps the numbers finite on separable data.
 
     References:
         Platt, "Probabilistic Outputs for Support Vector Machines and Comparisons to Regularized Likelihood
@@ -165,10 +163,9 @@ class BetaCalibration(ScoreCalibrator):
 
     .. math:: \hat z = \sigma\left(a \ln z - b \ln(1 - z) + c\right), \qquad a, b \ge 0
 
-    This is the correct map if scores of hits and misses are Beta distributed. It contains the identity, and unlike
-    Platt scaling it can bend low and high scores differently. A negative coefficient would make the map decrease: it
-    is set to 0 and the rest is fitted again. On separable data a pull of :math:`10^{-8}` towards the identity keeps
-    the numbers finite.
+    This is the correct map if scores of hits and misses are Beta distributed. A negative coefficient would make the map
+    decrease: it is set to 0 and the rest is fitted again. On separable data a pull of :math:`10^{-8}` towards the
+    identity keeps the numbers finite.
 
     References:
         Kull, Silva Filho, Flach, "Beta calibration: a well-founded and easily implemented improvement on
@@ -249,8 +246,6 @@ class IsotonicCalibration(ScoreCalibrator):
     """Least squares fit among all non-decreasing maps of a probability.
 
     The fit is that of scikit-learn's ``IsotonicRegression``, kept as a table of knots with straight lines between them.
-    It assumes only monotonicity, and so needs more data than the others: a thousand samples or more. Values of 0
-    and 1 occur; mixing with the uniform distribution (see :class:`Calibrator`) keeps the log loss finite.
 
     References:
         Zadrozny, Elkan, "Transforming Classifier Scores into Accurate Multiclass Probability Estimates",
@@ -286,9 +281,7 @@ class CentredIsotonicCalibration(ScoreCalibrator):
 
     with hits :math:`c_i` and sample weights :math:`w_i`. Straight lines connect the points; below the first and above
     the last the map is flat. Between the ends it rises strictly: it makes no ties, so the ranking of binary
-    predictions is kept, and it has less bias than the steps where the true curve rises. Like isotonic regression it
-    assumes only monotonicity. Values of 0 and 1 occur beyond the ends; mixing with the uniform distribution (see
-    :class:`Calibrator`) keeps the log loss finite.
+    predictions is kept.
 
     References:
         Oron, Flournoy, "Centered Isotonic Regression: Point and Interval Estimation for Dose-Response Studies",
@@ -327,9 +320,8 @@ class VennAbers(ScoreCalibrator):
     class is fitted one-vs-rest, and the :math:`\hat z` of a row are divided by their sum, for which there is no
     guarantee.
 
-    Both values are step functions of the score. They are found for all scores at once at the fit, in
-    :math:`O(n \log n)`, and kept as tables: a prediction is two binary searches. The table of :math:`p_1` has up to n
-    entries for each class, so that of 1,000 classes and 10,000 samples takes 80 MB in float32.
+    Both values are step functions of the score, found for all scores at once at the fit and kept as tables, which have
+    up to n entries for each class.
 
     References:
         Vovk, Petej, Fedorova, "Large-scale probabilistic predictors with and without guarantees of validity",
@@ -441,14 +433,11 @@ class SplineCalibration(ScoreCalibrator):
     t becomes :math:`z + h'(t)`, clipped to [0, 1].
 
     The map is kept as a table at up to 1,024 quantiles of the held-out scores, with straight lines between them.
-    Tied scores share their mean rate of hits, so the order of the data does not matter.
 
     Args:
         knots: Number of knots of the spline, at equal steps of t.
-        view: ``"top-label"``, as in the paper; or ``"class-wise"``, one-vs-rest, which helps little with many classes:
-            a few knots at equal steps of t all lie among the scores near 0, which are the most, and the few high ones
-            are hardly corrected. See :class:`ScoreCalibrator`.
-        strict: No mixing with the uniform distribution; see :class:`Calibrator`.
+        view: ``"top-label"``, as in the paper; or ``"class-wise"``, which helps little with many classes: the knots all
+            lie among the scores near 0, which are the most.
 
     References:
         Gupta, Rahimi, Ajanthan, Mensink, Sminchisescu, Hartley, "Calibration of Neural Networks using Splines",
@@ -505,9 +494,7 @@ class SmoothScaling(StructuredMatrixScaling):
     where v is z, moved and scaled to -1 to 1 between the outer knots, and :math:`g(v) = \sum_k d_k |v - k|^3` a natural
     cubic spline with up to 12 knots at quantiles of the scores. The penalties are Gaussian priors: of slope and shift
     that of :class:`StructuredMatrixScaling`; and of the curve, whose strength :math:`\lambda` the data choose. Six
-    strengths, 16 times apart, are averaged by their marginal likelihood (Laplace's approximation): nothing is tuned,
-    and no sample is set aside. The curve may also fall, which that of beta calibration cannot. The result is mixed with
-    the uniform distribution, as in :class:`Calibrator`.
+    strengths, 16 times apart, are averaged by their marginal likelihood (Laplace's approximation).
 
     For more than two classes this is :class:`StructuredMatrixScaling`.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from calibrant import frames, inputs
-from calibrant.frames import Array, IndexArray, is_tensor, of_tensor
+from calibrant.frames import Array, IndexArray, Marks, is_tensor, of_tensor
 from calibrant.inputs import FitWarning, counted
 from calibrant.posthoc.map import FLOOR, TINY, Map, Mixed, evaluated
 
@@ -146,7 +146,7 @@ class Fitted:
         self._warned = False
 
     @property
-    def classes_(self) -> Array:
+    def classes_(self) -> Marks:
         """Label of each class, in the order of the columns; 0, 1, ... unless the target had names."""
         self.require_fitted()
         return np.arange(self.class_count_ or 0) if self.labels_ is None else np.asarray(self.labels_)
@@ -408,9 +408,8 @@ class Calibrator(Fitted, ABC):
     def fold_into(self, linear: "nn.Linear") -> "nn.Module":
         """Return a new last layer that gives calibrated logits, if the map is affine in the logits.
 
-        A layer cannot mix with the uniform distribution: that is left out; see ``strict``. Structured scaling corrects
-        log-probabilities, whose normalisation depends on the sample: its temperature is folded into the layer, and the
-        rest follows as a module.
+        A layer cannot mix with the uniform distribution: that is left out; see ``strict``. Of structured scaling, the
+        temperature is folded into the layer, and the rest follows as a module.
 
         Args:
             linear: The classifier's last layer, with one output per class (or one, if binary). It is not changed. The

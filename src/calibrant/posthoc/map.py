@@ -132,12 +132,8 @@ class TorchOps(NumpyOps):
         return rows.contiguous().view(self.torch.int32).long()
 
     def search(self, edges: Array, positions: Array, right: bool) -> Array:
-        from calibrant.torch_private import is_exporting
-
-        if is_exporting() or not edges.shape[1]:  # ONNX has no searchsorted
-            start = self.torch.zeros_like(positions, dtype=self.torch.long)
-            return halving_search(self, edges, positions, right, start)
-        return self.torch.searchsorted(edges.contiguous(), positions.contiguous(), right=right)
+        start = self.torch.zeros_like(positions, dtype=self.torch.long)
+        return halving_search(self, edges, positions, right, start)  # ONNX has no searchsorted
 
 
 def halving_search(xp: Any, edges: Array, positions: Array, right: bool, place: Array) -> Array:

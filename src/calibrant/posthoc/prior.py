@@ -40,9 +40,6 @@ class PriorShift(Calibrator):
     - ``"confusion"`` finds the frequencies that explain the mean prediction, given the mean prediction for every class
       of the held-out data (Lipton et al.). It does not need calibrated probabilities.
 
-    The predicted class may change. Other kinds of shift, such as blurred images, are not corrected: recalibrate on
-    data from the new source.
-
     Args:
         prior: Frequency of each class where the calibrator is used; None for those of the held-out data.
         method: Name of the calibrator in ``calibrant.posthoc.registry`` that comes first.

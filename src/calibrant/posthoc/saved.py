@@ -21,8 +21,7 @@ KEY = "calibrant"
 def save(calibrator: Fitted, path: str | os.PathLike[str], *, inputs: str | None = None) -> None:
     """Write a fitted calibrator to a file, whole or not at all.
 
-    The file is safetensors: the arrays of the map are its tensors, and everything else is in a JSON header, see
-    :doc:`/shipping`. It holds no code and no pickle.
+    :doc:`/shipping` has the format. It holds no code and no pickle.
 
     Args:
         calibrator: Any fitted calibrator of ``calibrant.posthoc``, or a ``ConformalClassifier``.
@@ -82,15 +81,12 @@ def save(calibrator: Fitted, path: str | os.PathLike[str], *, inputs: str | None
 def load(path: str | os.PathLike[str], *, kind: type[Any] = Fitted) -> Any:
     """Read a calibrator that :func:`save` wrote.
 
-    Neither scipy nor scikit-learn is needed, and nothing in the file is run.
+    Nothing in the file is run.
 
     Args:
         path: File to read.
         kind: Class that the calibrator must have, such as :class:`Calibrator` for anything with ``predict_proba`` of
             classes; by default any.
-
-    Returns:
-        The calibrator: an object of the same class, with the same options and the same results.
 
     Raises:
         ValueError: If this is not such a file, it is damaged, a newer version of Calibrant wrote it, or it holds

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -19,12 +19,6 @@ from calibrant.posthoc.solvers import (
     nll_and_residual,
 )
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    Values = Tensor | np.ndarray[Any, Any]
-else:
-    Values = Any
 Strength = float | Literal["cv"]
 # Samples up to which the interval of the temperature is computed; with more it is hardly ever wide.
 FEW = 300
@@ -82,8 +76,7 @@ class TemperatureScaling(Tempered):
 
     .. math:: \hat p = \mathrm{softmax}(l / T)
 
-    T > 1 makes an over-confident network less confident, T < 1 an under-confident one more; the predicted class
-    never changes. The NLL is convex in :math:`1/T`, and its minimum is found by safeguarded Newton and cubic steps.
+    The NLL is convex in :math:`1/T`, and its minimum is found by safeguarded Newton and cubic steps.
 
     There is no minimum if every held-out label has the largest logit, alone or tied (T tends to 0), if predictions are
     no better than chance (T tends to infinity), or if the logits of a sample are all the same. T is then bounded, at
@@ -131,8 +124,7 @@ class EnsembleTemperatureScaling(Tempered):
     .. math:: \hat p = w_1\, \mathrm{softmax}(l / T) + w_2\, \mathrm{softmax}(l) + w_3 / C,
         \qquad w \ge 0,\ w_1 + w_2 + w_3 = 1
 
-    T is the best temperature; given T the NLL is convex in w, and its minimum on the simplex is found. The
-    predicted class never changes.
+    T is the best temperature; given T the NLL is convex in w, and its minimum on the simplex is found.
 
     References:
         Zhang, Kailkhura, Han, "Mix-n-Match: Ensemble and Compositional Methods for Uncertainty Calibration in
@@ -171,7 +163,7 @@ class TemperatureError(ValueError):
 
 
 def best_temperature(
-    logits: Values, target: Values, weight: Values | None = None, *, start: float | None = None, tolerance: float = 2e-4
+    logits: Any, target: Any, weight: Any = None, *, start: float | None = None, tolerance: float = 2e-4
 ) -> float:
     """Return the temperature that minimises the NLL; arrays or tensors.
 
@@ -190,7 +182,7 @@ def best_temperature(
     return math.exp(-_TemperatureProblem(logits, target, weight).root(-start, tolerance))
 
 
-def _estimate(logits: Values, target: Values, weight: Values | None) -> float:
+def _estimate(logits: Any, target: Any, weight: Any) -> float:
     """Log of a temperature that is close to the best, at a fraction of the cost of one pass over all samples."""
     count, classes = logits.shape
     stride = count // max(SAMPLE_ROWS, SAMPLE // classes)
@@ -203,7 +195,7 @@ def _estimate(logits: Values, target: Values, weight: Values | None) -> float:
         return 0.0
 
 
-def temperature_or_one(logits: Values, target: Values, weight: Values | None = None) -> float:
+def temperature_or_one(logits: Any, target: Any, weight: Any = None) -> float:
     """Return the best temperature, or 1 if there is none, as a start for fits with more parameters."""
     try:
         return best_temperature(logits, target, weight)
@@ -211,7 +203,7 @@ def temperature_or_one(logits: Values, target: Values, weight: Values | None = N
         return 1.0
 
 
-def standard_error(logits: Values, target: Values, log_temperature: float, *, weight: Values | None = None) -> float:
+def standard_error(logits: Any, target: Any, log_temperature: float, *, weight: Any = None) -> float:
     r"""Return the standard error of the log of a fitted temperature, by the sandwich formula.
 
     With :math:`g_i` the derivative of the NLL of sample i in :math:`\beta = 1/T` and :math:`h` the sum of its second
@@ -260,7 +252,7 @@ class _Chunk(NamedTuple):
 class _TemperatureProblem:
     """Logits relative to the largest of their row, in chunks, and the slope of their NLL in beta = 1/T."""
 
-    def __init__(self, logits: Values, target: Values, weight: Values | None) -> None:
+    def __init__(self, logits: Any, target: Any, weight: Any) -> None:
         self.logits, self.target = as_array(logits), as_array(target)
         self.weight = None if weight is None else as_array(weight)
         # Derivative of the summed NLL at beta = 0 and at infinity, once it is known at another place.
@@ -391,11 +383,9 @@ class VectorScaling(Calibrator):
 
     .. math:: \hat p = \mathrm{softmax}(w \odot l + b)
 
-    With 2C parameters it can correct a bias towards some classes, which a temperature cannot. It can change the
-    predicted class, and needs some dozens of held-out samples per class. The problem is convex; on separable data,
-    where the likelihood has no maximum, a weak pull towards no correction bounds the solution. The map depends on the
-    constant that is added to all logits of a row, which a softmax does not see: use it on the logits of the model it
-    was fitted for.
+    On separable data, where the likelihood has no maximum, a weak pull towards no correction bounds the solution. The
+    map depends on the constant that is added to all logits of a row, which a softmax does not see: use it on the logits
+    of the model it was fitted for.
 
     References:
         Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
@@ -428,10 +418,8 @@ class MatrixScaling(Calibrator):
     .. math:: \hat p = \mathrm{softmax}(W l + b), \qquad
         \min_{W, b}\ \mathrm{NLL} + \frac{\lambda}{C(C-1)} \sum_{k \ne j} W_{kj}^2 + \frac{\mu}{C} \sum_k b_k^2
 
-    The matrix can correct classes that are mistaken for one another. With :math:`C^2 + C` parameters it needs the
-    penalty, and plenty of held-out data: with fewer than a few hundred samples per class prefer vector scaling,
-    which is the limit of a large penalty. The problem is convex. The map depends on the constant that is added to all
-    logits of a row, which a softmax does not see: use it on the logits of the model it was fitted for.
+    The matrix can correct classes that are mistaken for one another; vector scaling is the limit of a large penalty.
+    The map depends on the constant that is added to all logits of a row, as that of :class:`VectorScaling`.
 
     Args:
         off_diagonal_penalty: :math:`\lambda`, or ``"cv"``: the power of ten from a million to 0.01 with the lowest NLL
@@ -439,7 +427,6 @@ class MatrixScaling(Calibrator):
             With more than a billion samples times classes squared, and with fewer samples than folds, it is
             that of the prior of :class:`StructuredMatrixScaling`, :math:`(C (C - 1))^2 / n`.
         bias_penalty: :math:`\mu`, or ``"cv"``. If both are, :math:`\lambda` is chosen first, with :math:`\mu = 1`.
-        strict: No mixing with the uniform distribution; see :class:`Calibrator`.
 
     References:
         Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017 (matrix scaling);
@@ -566,9 +553,7 @@ class StructuredMatrixScaling(Tempered):
         + \frac{C (C - 1)}{n} \sum_{k \ne j} D_{kj}^2
 
     The penalties are those of a Gaussian prior around temperature scaling, with variances :math:`1/2C` and
-    :math:`1/2C(C-1)`. There is nothing to tune: with few samples the fit stays near temperature scaling, with many it
-    corrects classes that are mistaken for one another. The problem is convex, and solved to within :math:`10^{-8}`. It
-    can change the predicted class.
+    :math:`1/2C(C-1)`. There is nothing to tune. The problem is convex, and solved to within :math:`10^{-8}`.
 
     References:
         Berta, Holzmüller, Jordan, Bach, "Structured Matrix Scaling for Multi-Class Calibration", 2025.
@@ -620,8 +605,7 @@ class StructuredVectorScaling(StructuredMatrixScaling):
     .. math:: \hat p = \mathrm{softmax}(x + d \odot x + b), \qquad
         \min_{d, b}\ \mathrm{NLL} + \frac{C}{n} \sum_k b_k^2 + \frac{C}{n} \sum_k d_k^2
 
-    with the features x of :class:`StructuredMatrixScaling`. It needs less data than the full matrix, and is
-    the better of the two with a hundred classes or more.
+    with the features x of :class:`StructuredMatrixScaling`.
 
     References:
         Berta, Holzmüller, Jordan, Bach, "Structured Matrix Scaling for Multi-Class Calibration", 2025.

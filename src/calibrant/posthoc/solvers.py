@@ -210,10 +210,7 @@ def newton(problem: AffineProblem, position: Array, tolerance: float) -> Array:
         # Classes have a common shift that changes nothing: a little more keeps the matrix positive.
         diagonal = np.diagonal(curvature)
         curvature[np.diag_indices_from(curvature)] += 1e-12 * float(diagonal.mean()) + 1e-14
-        try:
-            step = np.linalg.solve(curvature, gradient.T.ravel())
-        except np.linalg.LinAlgError:
-            step = np.linalg.lstsq(curvature, gradient.T.ravel(), rcond=None)[0]
+        step = np.linalg.solve(curvature, gradient.T.ravel())
         direction = -step.reshape(problem.classes, -1).T
         gain = -float((direction * gradient).sum())
         if not gain > tolerance:
