@@ -322,10 +322,7 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         noticed = [model.calibrator.notices_ for model in models if model.calibrator.notices_]
         if noticed:
             where = "" if len(models) == 1 else f" ({len(noticed)} of {len(models)} folds have such notices)"
-            warn(
-                f"{type(self).__name__}: {type(models[0].calibrator).__name__}: {'; '.join(noticed[0])}{where}",
-                FitWarning,
-            )
+            warn(f"{type(self).__name__}: {'; '.join(noticed[0])}{where}", FitWarning)
 
     def _routed(self, weights: Array | None, fit_params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Metadata for the classifier's ``fit`` and for the splitter."""

@@ -172,7 +172,8 @@ class _Bins:
         inner[self.lasts] = False
         at = np.flatnonzero(inner)
         steps_at, which = np.unique(edges[self.place[at]], return_inverse=True)
-        jumps: Array = np.bincount(which, (rates[at + 1] - rates[at]) * share[self.model[at]], len(steps_at))
+        rises = (rates[at + 1] - rates[at]) * share[self.model[at]]
+        jumps = np.bincount(which, rises, len(steps_at)).astype(np.float64)
         values = share @ rates[self.firsts] + sums_before(jumps)
         values = ((values / GRAIN).round() * GRAIN).clip(GRAIN, 1 - GRAIN)
         changes = np.flatnonzero(np.diff(values))

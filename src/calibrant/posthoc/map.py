@@ -111,9 +111,6 @@ class TorchOps(NumpyOps):
     def largest(self, rows: Array) -> Array:
         return rows.amax(1, keepdim=True)
 
-    def argmax(self, rows: Array) -> Array:
-        return rows.argmax(1, keepdim=True)
-
     def take(self, rows: Array, places: Array) -> Array:
         return rows.gather(1, places)
 

@@ -96,12 +96,12 @@ def load(path: str | os.PathLike[str], *, kind: type[Any] = Fitted) -> Any:
 
     header = read_header(path)
     arrays = {name: np.array(value) for name, value in arrays_in(Path(path).read_bytes()).items()}
-    method = Fitted.kinds.get(header["method"])
+    method = Fitted.kinds.get(header.get("method", ""))
     if method is None:
         raise _error(
             path,
-            f"holds the method {header['method']!r} of calibrant {header['calibrant']}, which calibrant "
-            f"{_own_version()} does not have: install that version",
+            f"holds {header.get('method')!r} of calibrant {header.get('calibrant')}, which this version does not have: "
+            "install that calibrant",
         )
     if not issubclass(method, kind):
         raise _error(path, f"holds a {method.__name__}, expected a {kind.__name__}: pass a file that holds one")
@@ -111,11 +111,11 @@ def load(path: str | os.PathLike[str], *, kind: type[Any] = Fitted) -> Any:
         for name in method.found:
             array = arrays.get(f"found.{name}")
             setattr(calibrator, name, _tuples(header["found"][name]) if array is None else array)
+        calibrator.class_count_, calibrator.labels_ = header["classes"], header["labels"]
+        calibrator.samples_ = header["rows"]
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         said = " ".join(str(error).split())
-        raise _error(path, f"holds {header['method']}, which cannot be restored: {said}") from None
-    calibrator.class_count_, calibrator.labels_ = header["classes"], header["labels"]
-    calibrator.samples_ = header["rows"]
+        raise _error(path, f"holds {method.__name__}, which cannot be restored: {said}") from None
     return calibrator
 
 
@@ -139,8 +139,6 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"has version {version} of the file format, written by calibrant {header.get('calibrant')}, and calibrant "
             f"{_own_version()} reads version {VERSION}: use that calibrant, or fit again and save",
         )
-    if missing := {"method", "options", "map", "found", "classes", "labels", "rows", "calibrant"} - set(header):
-        raise _error(path, f"is damaged: its header has no {', '.join(sorted(missing))}")
     return header
 
 

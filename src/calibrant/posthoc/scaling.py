@@ -387,9 +387,6 @@ class VectorScaling(Calibrator):
     map depends on the constant that is added to all logits of a row, which a softmax does not see: use it on the logits
     of the model it was fitted for.
 
-    References:
-        Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
-
     Example:
         >>> import numpy as np
         >>> from calibrant.posthoc import VectorScaling
@@ -517,12 +514,8 @@ class DirichletCalibration(MatrixScaling):
     .. math:: \hat p = \mathrm{softmax}(W \ln \mathrm{softmax}(l) + b)
 
     This is the correct map if the probabilities of each class are Dirichlet distributed; for two classes it is beta
-    calibration. Unlike matrix scaling it does not depend on a common shift of all logits of a sample. Arguments and
-    solver are those of :class:`MatrixScaling`.
-
-    References:
-        Kull, Perello-Nieto, Kängsepp, Silva Filho, Song, Flach, "Beyond temperature scaling: Obtaining
-        well-calibrated multiclass probabilities with Dirichlet calibration", NeurIPS 2019.
+    calibration. Unlike matrix scaling it does not depend on a common shift of all logits of a sample. Arguments,
+    solver and references are those of :class:`MatrixScaling`.
 
     Example:
         >>> import numpy as np
@@ -606,9 +599,6 @@ class StructuredVectorScaling(StructuredMatrixScaling):
         \min_{d, b}\ \mathrm{NLL} + \frac{C}{n} \sum_k b_k^2 + \frac{C}{n} \sum_k d_k^2
 
     with the features x of :class:`StructuredMatrixScaling`.
-
-    References:
-        Berta, Holzmüller, Jordan, Bach, "Structured Matrix Scaling for Multi-Class Calibration", 2025.
 
     Example:
         >>> import numpy as np
