@@ -262,8 +262,8 @@ class Calibrator(Fitted, ABC):
 
     # Rows that a fit needs before its parameters mean much, below which there is a notice.
     least_rows = 50
-    # Whether the fit can make a class without samples unlikely.
-    moves_classes = True
+    # Whether the fit can make a class without samples unlikely, and whether it reports useless predictions itself.
+    moves_classes, reports_order = True, False
 
     def __init__(self, *, strict: bool = False) -> None:
         super().__init__()
@@ -330,9 +330,9 @@ class Calibrator(Fitted, ABC):
                 f"{len(absent)} of {classes} classes {'has' if len(absent) == 1 else 'have'} no samples ({named}), and "
                 "may become unlikely: use data with all classes, or TemperatureScaling"
             )
-        true = data.logits[data.of_target]
-        if count < FEWEST:
+        if count < FEWEST or self.reports_order:
             return
+        true = data.logits[data.of_target]
         if float((data.logits.mean(1) - true).sum(dtype=np.float64)) >= 0:
             shown = "" if self.labels_ is None else f" (columns were taken as {', '.join(map(str, self.labels_[:8]))})"
             self.notice(

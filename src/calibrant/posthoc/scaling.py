@@ -56,6 +56,7 @@ CROSS_VALIDATED = 1e9
 class Tempered(Calibrator):
     """Base class of the methods that start from the best temperature."""
 
+    reports_order = True
     found: tuple[str, ...] = ("temperature_",)
     temperature_: float
 
