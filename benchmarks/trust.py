@@ -34,7 +34,7 @@ import calibrant as cal
 from benchmarks.corrected_esd import CorrectedESDLoss
 from benchmarks.trust_settings import SETTINGS, Pool, Setting
 from calibrant import metrics
-from calibrant.posthoc.temperature import best_temperature
+from calibrant.posthoc.scaling import best_temperature
 from calibrant.training import CalibratedLoss, interleave
 from calibrant.training.interleave import InterleavedLoader
 

@@ -126,7 +126,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 def test_another_version_or_other_data_is_run_again(tmp_path: Path) -> None:
-    assert source_version("calibrant.posthoc.temperature") != source_version("calibrant.posthoc.isotonic")
+    assert source_version("calibrant.posthoc.scaling") != source_version("calibrant.posthoc.binning")
     counter = Counter()
     path = tmp_path / "runs.jsonl"
     run([case("a")], [Method("uniform", counter, "1")], Results(path))  # type: ignore[arg-type]

@@ -4,8 +4,8 @@
 
 import copy
 import math
-import numbers
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -15,7 +15,7 @@ from scipy.special import log_softmax, logsumexp
 from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, TransformerMixin, clone
 from sklearn.frozen import FrozenEstimator
-from sklearn.model_selection import StratifiedKFold, check_cv
+from sklearn.model_selection import check_cv
 from sklearn.utils import column_or_1d, get_tags, indexable
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.multiclass import check_classification_targets
@@ -84,24 +84,19 @@ class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  #
         Args:
             X: Logits or probabilities, ``(N, C)``; or ``(N, 1)``, those of the second of two classes.
             y: Labels, ``(N,)``.
-            sample_weight: Non-negative weights, ``(N,)``. A sample of weight 2 counts as two: multiply
-                weights that sum to 1 by their number.
+            sample_weight: Non-negative weights, ``(N,)``. A sample of weight 2 counts as two.
         """
         check_choice("inputs", self.inputs, ("logits", "probabilities"))
-        calibrator = unfitted(self.method)
+        unfitted(self.method)  # a wrong method is reported before anything else
         values, y = validate_data(self, X, y, dtype=np.float64)
         labels = checked_labels(y)
         weights = None if sample_weight is None else checked_weight(sample_weight, labels.shape)
         self.classes_ = self._column_labels(labels, values.shape[1])
-        self.calibrator_ = fitted_calibrator(calibrator, self._logits(values), labels, weights, self.classes_)
+        self.calibrator_ = fitted(self.method, self._logits(values), labels, weights, self.classes_)
         return self
 
     def predict_proba(self, X: Any) -> Array:
-        """Return calibrated probabilities, ``(N, C)``.
-
-        Args:
-            X: Logits or probabilities, with the columns of those in ``fit``.
-        """
+        """Return calibrated probabilities, ``(N, C)``; X has the columns that it had in ``fit``."""
         check_is_fitted(self)
         logits = self._logits(validate_data(self, X, dtype=np.float64, reset=False))
         return np.asarray(self.calibrator_.predict_proba(logits))
@@ -131,11 +126,10 @@ class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  #
         present = np.unique(labels)
         if self.classes is not None:
             found = np.asarray(self.classes)
-            unknown = set(present.tolist()) - set(found.tolist())
-            if len(found) != count or unknown:
+            if len(found) != count or not np.isin(present, found).all():
                 raise ValueError(
-                    f"classes must be the labels of {count} classes and include those in y, got {list(found)}"
-                    + (f" without {sorted(unknown)}" if unknown else "")
+                    f"classes must be the labels of {count} classes and include those in y, {present.tolist()}, got "
+                    f"{found.tolist()}"
                 )
             return found
         names = getattr(self, "feature_names_in_", None)
@@ -170,8 +164,7 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         estimator: The classifier.
         method: A name in ``calibrant.posthoc.registry``, or a calibrator with options such as
             ``TemperatureScaling(strict=True)``; it is copied, not changed.
-        cv: Number of stratified folds, a splitter, or an iterable of splits; None means 5. A number is reduced, with a
-            notice, if no class has that many samples.
+        cv: Number of stratified folds, a splitter, or an iterable of splits; None means 5.
         ensemble: Whether to average over the folds, which usually lowers the log loss, rather than to keep one
             classifier, which is smaller and faster.
         n_jobs: Number of folds to train at the same time, as in scikit-learn.
@@ -216,31 +209,37 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
             X: Samples, as the classifier takes them.
             y: Labels, ``(N,)``.
             sample_weight: Non-negative weights, ``(N,)``, for the calibrator, and for the classifier if it takes them.
-                Samples of weight 0 are left out. For the calibrator a sample of weight 2 counts as two; weights whose
-                mean, without zeros, is below 1, as if they sum to 1, are divided by it.
+                Samples of weight 0 are left out first. For the calibrator a sample of weight 2 counts as two; weights
+                whose mean is below 1, as if they sum to 1, are divided by it.
             fit_params: Passed to the classifier's ``fit``, or routed if metadata routing is enabled. Of those with an
                 entry for each sample, each fold gets its part.
         """
         if self.ensemble not in (True, False):
             raise ValueError(f"ensemble must be True or False, got {self.ensemble!r}")
-        if isinstance(self.cv, str) and self.cv == "prefit":
-            raise ValueError(
-                'cv="prefit" is not supported: wrap the fitted classifier in sklearn.frozen.FrozenEstimator instead'
-            )
         unfitted(self.method)  # a wrong method is reported before anything is trained
         X, y = indexable(X, y)
         labels = checked_labels(y)
         weights = None if sample_weight is None else checked_weight(sample_weight, labels.shape)
-        kept = np.arange(len(labels)) if weights is None else np.flatnonzero(weights)
-        checked_labels(labels[kept])
         frozen = isinstance(self.estimator, FrozenEstimator)
-        self.classes_ = _all_classes(labels, self.estimator.classes_ if frozen else None)
+        self.classes_ = np.unique(labels)
         if frozen:
-            model = CalibratedModel(self.estimator, self.classes_, len(kept))
-            part = model, model.scores(X if len(kept) == len(labels) else _rows(X, kept))
-            self.calibrated_classifiers_ = [self._calibrated(model, [part], labels, weights, kept)]
+            known = np.asarray(self.estimator.classes_)
+            if (known.dtype.kind in "OU") != (labels.dtype.kind in "OU"):
+                raise ValueError(f"y holds labels such as {labels[0]!r}, but the frozen estimator {known[0]!r}")
+            self.classes_ = np.union1d(labels, known)
+        cv = self.cv
+        if weights is not None and not weights.all():
+            kept = np.flatnonzero(weights)
+            X, fit_params = _rows(X, kept), _parts(fit_params, kept, len(labels))
+            labels, weights = checked_labels(labels[kept]), weights[kept]
+            if isinstance(cv, Iterable):  # of splits, which are places in all samples
+                cv = [[np.flatnonzero(np.isin(kept, part)) for part in split] for split in cv]
+        if frozen:
+            model = CalibratedModel(self.estimator, self.classes_, len(labels))
+            counts = np.ones(len(labels)) if weights is None else weights
+            self.calibrated_classifiers_ = [self._calibrated(model, [(model, model.scores(X))], labels, counts)]
         else:
-            self.calibrated_classifiers_ = self._fit_folds(X, labels, weights, kept, fit_params)
+            self.calibrated_classifiers_ = self._fit_folds(X, labels, weights, fit_params, cv)
         self._report()
         first = self.calibrated_classifiers_[0].estimator
         for name in ("n_features_in_", "feature_names_in_"):
@@ -274,46 +273,48 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         return tags
 
     def _fit_folds(
-        self, X: Any, labels: Array, weights: Array | None, kept: Array, fit_params: dict[str, Any]
+        self, X: Any, labels: Array, weights: Array | None, fit_params: dict[str, Any], cv: Any
     ) -> "list[CalibratedModel]":
         to_estimator, to_splitter = self._routed(weights, fit_params)
-        splits = self._splits(X, labels, kept, to_splitter)
+        with warnings.catch_warnings():
+            # A rare class is absent from some folds; the calibrators of these folds have a notice of it.
+            warnings.filterwarnings("ignore", "The least populated class", UserWarning)
+            splits = list(check_cv(cv, labels, classifier=True).split(X, labels, **to_splitter))
         folds = Parallel(n_jobs=self.n_jobs)(
             delayed(_fold)(clone(self.estimator), X, labels, train, test, to_estimator, self.classes_)
             for train, test in splits
         )
         tests = [test for _, test in splits]
+        counts = np.ones(len(labels)) if weights is None else weights
         if self.ensemble:
             parts = zip(folds, tests, strict=True)
-            return [self._calibrated(fold[0], [fold], labels, weights, test) for fold, test in parts]
+            return [self._calibrated(fold[0], [fold], labels[test], counts[test]) for fold, test in parts]
         order = np.concatenate(tests)
-        if not np.array_equal(np.sort(order), kept):
+        if not np.array_equal(np.sort(order), np.arange(len(labels))):
             raise ValueError(
                 "ensemble=False needs folds that hold every sample exactly once: use such a cv, as KFold is, or "
                 "ensemble=True"
             )
-        final = _trained(clone(self.estimator), X, labels, kept, to_estimator, self.classes_)
-        return [self._calibrated(final, folds, labels, weights, order)]
+        final = _trained(clone(self.estimator), X, labels, to_estimator, self.classes_)
+        return [self._calibrated(final, folds, labels[order], counts[order])]
 
     def _calibrated(
         self,
         model: "CalibratedModel",
-        parts: "list[tuple[CalibratedModel, Array]]",
+        folds: "list[tuple[CalibratedModel, Array]]",
         labels: Array,
-        weights: Array | None,
-        rows: Array,
+        weights: Array,
     ) -> "CalibratedModel":
-        """Fit a calibrator for one classifier on scores of these rows by it, or by others that were trained like it."""
+        """Fit a calibrator for a classifier on scores by it, or by others that were trained like it."""
         scale = 1.0
         if not hasattr(model.estimator, "predict_proba"):
-            scale = max(1.0, max(float(np.abs(scores).max()) for _, scores in parts) / LARGEST_DECISION)
-        logits = np.concatenate([of.logits(scores, scale) for of, scores in parts])
-        if weights is not None:
-            # With a mean below 1, as if they sum to 1, they cannot be numbers of copies: a prior would outweigh them.
-            weights = (weights / min(1.0, float(weights[weights > 0].mean())))[rows]
+            scale = max(1.0, max(float(np.abs(scores).max()) for _, scores in folds) / LARGEST_DECISION)
+        logits = np.concatenate([of.logits(scores, scale) for of, scores in folds])
+        # With a mean below 1, as if they sum to 1, they cannot be numbers of copies: a prior would outweigh them.
+        weights = weights / min(1.0, float(weights.mean()))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)  # those of all folds are reported together
-            calibrator = fitted_calibrator(unfitted(self.method), logits, labels[rows], weights, self.classes_)
+            calibrator = fitted(self.method, logits, labels, weights, self.classes_)
         return replace(model, scale=scale, calibrator=calibrator)
 
     def _report(self) -> None:
@@ -321,10 +322,7 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         noticed = [model.calibrator.notices_ for model in models if model.calibrator.notices_]
         if noticed:
             where = "" if len(models) == 1 else f" ({len(noticed)} of {len(models)} folds have such notices)"
-            warn(
-                f"{type(self).__name__}: {type(models[0].calibrator).__name__}: {'; '.join(noticed[0])}{where}",
-                FitWarning,
-            )
+            warn(f"{type(self).__name__}: {'; '.join(noticed[0])}{where}", FitWarning)
 
     def _routed(self, weights: Array | None, fit_params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Metadata for the classifier's ``fit`` and for the splitter."""
@@ -341,32 +339,6 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
             UserWarning,
         )
         return fit_params, {}
-
-    def _splits(self, X: Any, labels: Array, kept: Array, metadata: dict[str, Any]) -> list[tuple[Array, Array]]:
-        """Indices of training and test samples among those of ``kept``, for each fold."""
-        cv = 5 if self.cv is None else self.cv
-        if not isinstance(cv, numbers.Integral):
-            # A splitter may know the samples by their places, so that it has to see all of them.
-            splits = list(check_cv(cv, labels, classifier=True).split(X, labels, **metadata))
-            return [
-                (_among(kept, train, len(labels), "training"), _among(kept, test, len(labels), "test"))
-                for train, test in splits
-            ]
-        labels = labels[kept]
-        wanted, most = int(cv), int(np.unique(labels, return_counts=True)[1].max())
-        if most < 2:
-            raise ValueError(f"each of the {len(labels)} classes has 1 sample: use more data, at least 2 of some class")
-        if most < wanted:
-            warn(
-                f"{type(self).__name__}: {most} folds instead of cv={wanted}, since no class has more samples: "
-                "use more data",
-                FitWarning,
-            )
-        with warnings.catch_warnings():
-            # A rare class is absent from some folds; the calibrators of these folds have a notice of it.
-            warnings.filterwarnings("ignore", "The least populated class", UserWarning)
-            splits = list(StratifiedKFold(min(wanted, most)).split(labels, labels))
-        return [(kept[train], kept[test]) for train, test in splits]
 
 
 @dataclass(frozen=True)
@@ -399,10 +371,17 @@ class CalibratedModel:
                     f"{type(self.estimator).__name__} has neither predict_proba nor decision_function: "
                     "use a classifier that has one of them"
                 )
-            return self._checked("decision_function", _decision_values(self.estimator, x))
+            values = _decision_values(self.estimator, x)
+            if values.ndim != 2 or values.shape[1] != len(self.estimator.classes_):
+                raise ValueError(
+                    f"decision_function of {type(self.estimator).__name__} has shape {values.shape} for "
+                    f"{len(self.estimator.classes_)} classes: use a classifier with one column for each class, for "
+                    "example decision_function_shape='ovr' of SVC"
+                )
+            return values
         predicted = np.asarray(self.estimator.predict_proba(x))
         limit = math.sqrt(np.finfo(predicted.dtype).eps) if predicted.dtype.kind == "f" else 0.0
-        probabilities = self._checked("predict_proba", predicted.astype(np.float64))
+        probabilities = predicted.astype(np.float64)
         if probabilities.shape[1] == 1:  # of one class, as in a fold that lacks the others, it is always certain
             return np.zeros_like(probabilities)
         scores = np.asarray(logits_from_probabilities(probabilities))
@@ -431,15 +410,6 @@ class CalibratedModel:
         result[:, places] = logits
         return result
 
-    def _checked(self, method: str, values: Array) -> Array:
-        expected = len(self.estimator.classes_)
-        if values.ndim != 2 or values.shape[1] != expected:
-            raise ValueError(
-                f"{method} of {type(self.estimator).__name__} has shape {values.shape} for {expected} classes: "
-                "use a classifier with one column for each class, for example decision_function_shape='ovr' of SVC"
-            )
-        return values
-
 
 def _decision_values(estimator: Any, x: Any) -> Array:
     """Decision values with a column for each of two classes too."""
@@ -451,20 +421,12 @@ def _fold(
     estimator: Any, X: Any, labels: Array, train: Array, test: Array, metadata: dict[str, Any], classes: Array
 ) -> tuple[CalibratedModel, Array]:
     """Train a classifier without a fold, and score the fold."""
-    model = _trained(estimator, X, labels, train, metadata, classes)
+    metadata = _parts(metadata, train, len(labels))
+    model = _trained(estimator, _rows(X, train), labels[train], metadata, classes)
     return model, model.scores(_rows(X, test))
 
 
-def _trained(
-    estimator: Any, X: Any, labels: Array, train: Array, metadata: dict[str, Any], classes: Array
-) -> CalibratedModel:
-    """Train a classifier on some samples."""
-    if not np.array_equal(train, np.arange(len(labels))):
-        metadata = {
-            name: _rows(value, train) if _samples_in(value) == len(labels) else value
-            for name, value in metadata.items()
-        }
-        X, labels = _rows(X, train), labels[train]
+def _trained(estimator: Any, X: Any, labels: Array, metadata: dict[str, Any], classes: Array) -> CalibratedModel:
     return CalibratedModel(estimator.fit(X, labels, **metadata), classes, len(labels))
 
 
@@ -475,40 +437,14 @@ def _rows(data: Any, indices: Array) -> Any:
     return data[indices] if hasattr(data, "shape") else [data[index] for index in indices]
 
 
-def _samples_in(value: Any) -> int | None:
-    if isinstance(value, str | dict):
-        return None
-    shape = getattr(value, "shape", None)
-    if shape is not None:
-        return int(shape[0]) if len(shape) else None
-    return len(value) if hasattr(value, "__len__") else None
+def _parts(metadata: dict[str, Any], indices: Array, samples: int) -> dict[str, Any]:
+    """Metadata for some of the samples: of those with an entry for each sample, a part."""
 
+    def part(value: Any) -> Any:
+        shape = (len(value),) if isinstance(value, list | tuple) else getattr(value, "shape", ())
+        return _rows(value, indices) if shape and shape[0] == samples else value
 
-def _among(kept: Array, indices: Any, samples: int, what: str) -> Array:
-    """Those of the indices that are kept, in their order; an error if there are none."""
-    found: Array = np.asarray(indices)
-    if found.dtype == bool:
-        found = np.flatnonzero(found)
-    found = found[np.isin(np.arange(samples), kept)[found]]
-    if len(found) == 0:
-        raise ValueError(
-            f"a fold has no {what} sample of positive weight: use another cv, or leave out samples of weight 0"
-        )
-    return found
-
-
-def _all_classes(labels: Array, known: Array | None) -> Array:
-    """Sorted labels of the samples, and of the classifier if it is fitted already."""
-    classes = np.unique(labels)
-    if known is None:
-        return classes
-    known = np.asarray(known)
-    if (known.dtype.kind in "OU") != (classes.dtype.kind in "OU"):
-        raise ValueError(
-            f"y holds labels such as {classes[0]!r}, but the frozen estimator has classes such as {known[0]!r}: "
-            "pass the labels that it was trained on"
-        )
-    return np.union1d(classes, known)
+    return {name: part(value) for name, value in metadata.items()}
 
 
 def unfitted(method: str | Calibrator) -> Calibrator:
@@ -516,22 +452,18 @@ def unfitted(method: str | Calibrator) -> Calibrator:
     if isinstance(method, Calibrator):
         return copy.deepcopy(method)
     if not isinstance(method, str) or method not in METHODS:
-        hint = ': did you mean "platt"?' if isinstance(method, str) and method == "sigmoid" else ""
         raise ValueError(
-            f"method must be a calibrator of calibrant.posthoc or one of {', '.join(METHODS)}, got {method!r}{hint}"
+            f"method must be a calibrator of calibrant.posthoc or one of {', '.join(METHODS)}, got {method!r}"
         )
     return METHODS[method]()
 
 
-def fitted_calibrator(
-    calibrator: Calibrator, logits: Array, labels: Array, weights: Array | None, classes: Array
-) -> Calibrator:
-    """Fit a calibrator on ``(N, C)`` logits and labels among ``classes``, one for each column."""
+def fitted(method: str | Calibrator, logits: Array, labels: Array, weights: Array | None, classes: Array) -> Calibrator:
+    """A calibrator fitted on ``(N, C)`` logits and labels among ``classes``, one for each column."""
     # Labels that are indices of columns are the calibrator's default.
     indices = classes.dtype.kind in "iu" and np.array_equal(classes, np.arange(len(classes)))
-    return calibrator.fit(
-        logits, labels, sample_weight=weights, ignore_index=None, classes=None if indices else classes.tolist()
-    )
+    names = None if indices else classes.tolist()
+    return unfitted(method).fit(logits, labels, sample_weight=weights, ignore_index=None, classes=names)
 
 
 def checked_labels(y: Any) -> Array:

@@ -3,9 +3,6 @@
 Hooks that a subclass overrides, ``nn.Module._apply`` and ``_load_from_state_dict``, are not listed here.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 import torch.autograd.forward_ad
 from torch import Tensor, nn
@@ -18,15 +15,11 @@ __all__ = [
     "Convolution",
     "Dropout",
     "assert_without_waiting",
-    "exporting_to_onnx",
-    "is_exporting",
     "is_exporting_to_onnx",
     "is_forward_mode",
     "is_transformed",
     "unwrapped",
 ]
-
-_to_onnx = False
 
 
 def is_transformed() -> bool:
@@ -38,30 +31,9 @@ def is_transformed() -> bool:
     )
 
 
-def is_exporting() -> bool:
-    """Whether ``torch.export`` or ``torch.onnx.export`` is at work."""
-    if is_exporting_to_onnx():
-        return True
-    if hasattr(torch.compiler, "is_exporting"):
-        return torch.compiler.is_exporting()
-    # torch 2.6 tells an export only by what it is not; Dynamo is what `torch.compile` runs.
-    return torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
-
-
 def is_exporting_to_onnx() -> bool:
-    """Whether ``torch.onnx.export`` is at work; before torch 2.8 only inside ``exporting_to_onnx``."""
-    return _to_onnx or torch.onnx.is_in_onnx_export()
-
-
-@contextmanager
-def exporting_to_onnx() -> Iterator[None]:
-    """Make ``is_exporting_to_onnx`` true."""
-    global _to_onnx
-    _to_onnx = True
-    try:
-        yield
-    finally:
-        _to_onnx = False
+    """Whether ``torch.onnx.export`` is at work, which torch says from 2.8 on."""
+    return torch.onnx.is_in_onnx_export()
 
 
 def is_forward_mode() -> bool:

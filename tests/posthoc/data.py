@@ -82,7 +82,7 @@ def notices(calibrator: Any, *data: Any, **options: Any) -> list[str]:
 
 def part_of(calibrator: Fitted, kind: type[Kind]) -> Kind:
     """The outermost part of a fitted map that is of a kind."""
-    return next(part for _, part in calibrator.map_.parts() if isinstance(part, kind))
+    return next(part for part in calibrator.map_.parts() if isinstance(part, kind))
 
 
 FIT, TARGET = overconfident(2000, 4, 2.5, seed=0)

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrant.posthoc import AutoCalibration, auto
-from calibrant.posthoc.cross_validation import HeldOut
+from calibrant.posthoc.fit import HeldOut
 from calibrant.posthoc.registry import METHODS
-from calibrant.posthoc.solvers import brier_weights, mixture_weights
+from calibrant.posthoc.solvers import mixture_weights
 from tests.posthoc.data import nll, overconfident
 
 
@@ -100,14 +100,6 @@ def test_more_rows_than_are_stacked_take_one_fold(monkeypatch: pytest.MonkeyPatc
     assert part.gain_[1] > 0
 
 
-def test_the_brier_score_can_be_asked_for() -> None:
-    logits, target = overconfident(3000, 3, 2.0, seed=7)
-    fitted = AutoCalibration(metric="brier").fit(logits, target)
-    hot = torch.nn.functional.one_hot(target, 3)
-    before, after = (((p - hot) ** 2).sum(1).mean() for p in (logits.softmax(1), fitted.predict_proba(logits)))
-    assert before - after == pytest.approx(fitted.gain_[0], abs=0.01)
-
-
 @given(
     seed=st.integers(0, 2**31), members=st.integers(1, 8), rows=st.integers(1, 60), sharpness=st.floats(0, 30),
     strength=st.floats(1e-4, 3), weighted=st.booleans(),
@@ -127,30 +119,8 @@ def test_a_prior_of_the_weights_is_like_samples_that_one_member_finds_likely(
     assert found.sum() == pytest.approx(1)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_brier_weights_are_the_minimum_on_the_simplex(seed: int) -> None:
-    from scipy.optimize import minimize
-
-    generator = np.random.default_rng(seed)
-    target = generator.integers(3, size=300)
-    members = np.stack([generator.dirichlet(np.ones(3) + 3 * strength * np.eye(3)[target].mean(0), size=300)
-                        for strength in range(4)])  # fmt: skip
-    hot = np.eye(3)[target]
-
-    def score(weights: np.ndarray) -> float:
-        return float((((np.tensordot(weights, members, 1) - hot) ** 2).sum(1)).mean())
-
-    found = brier_weights(members, target)
-    bounds, whole = [(0, 1)] * 4, {"type": "eq", "fun": lambda w: w.sum() - 1}
-    best = minimize(score, np.full(4, 0.25), bounds=bounds, constraints=whole, options={"ftol": 1e-14, "maxiter": 1000})
-    assert score(found) <= best.fun + 1e-6
-    assert found.min() >= 0
-    assert found.sum() == pytest.approx(1)
-
-
 @pytest.mark.parametrize(("options", "message"), [
     ({"accuracy": "lose"}, "accuracy .*keep"),
-    ({"metric": "ece"}, "metric .*brier"),
     ({"folds": 1}, "folds .*at least 2"),
 ])  # fmt: skip
 def test_bad_options_are_named(options: dict[str, object], message: str) -> None:

@@ -210,7 +210,7 @@ def test_multi_label_misuse_is_explained() -> None:
     with pytest.raises(ValueError, match="'auto'"):
         MultiLabelCalibration("sigmoid")
     fitted = MultiLabelCalibration().fit(LOGITS, torch.eye(3).long()[TARGET])
-    with pytest.raises(ValueError, match="fitted on 3 labels"):
+    with pytest.raises(ValueError, match="fitted on 3 classes"):
         fitted.predict_proba(LOGITS[:, :2])
 
 

@@ -12,7 +12,6 @@ from torch import nn
 from calibrant.metrics import InputWarning
 from calibrant.posthoc import (
     Calibrator,
-    EnsembleTemperatureScaling,
     TemperatureScaling,
     VectorScaling,
     logits_from_probabilities,
@@ -174,15 +173,6 @@ def test_what_was_fitted_in_inference_mode_can_be_trained_through(name: str) -> 
     (calibrator.predict_proba(rows)[:, 0].sum() + 0 * rows.sum()).backward()
     assert rows.grad is not None
     assert rows.grad.isfinite().all()
-
-
-def test_nothing_is_told_before_fitting() -> None:
-    for unfitted, attribute in [
-        (TemperatureScaling(), "temperature_"), (EnsembleTemperatureScaling(), "temperature_"),
-        (EnsembleTemperatureScaling(), "weights_"),
-    ]:  # fmt: skip
-        with pytest.raises(AttributeError, match="not fitted"):
-            getattr(unfitted, attribute)
 
 
 FOLDED = ["temperature", "vector", "matrix"]

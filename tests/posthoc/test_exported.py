@@ -59,15 +59,15 @@ def test_onnx_gives_the_probabilities_of_every_method(name: str, runtime: Any, t
         np.testing.assert_allclose(found, calibrator.predict_proba(logits).numpy(), rtol=0, atol=1e-6)
 
 
-def test_names_labels_and_operators_are_those_asked_for(runtime: Any, tmp_path: Path) -> None:
+def test_labels_and_operators_are_those_asked_for(runtime: Any, tmp_path: Path) -> None:
     import onnx
 
     path = tmp_path / "new" / "calibrator.onnx"
     target = np.asarray(["ant", "bee", "cat", "dog"])[TARGET.numpy()]
     calibrator = TemperatureScaling().fit(FIT.numpy(), target)  # float64 parameters
-    posthoc.to_onnx(calibrator, path, logits_name="scores", output_name="p")
+    posthoc.to_onnx(calibrator, path)
     run = session(runtime, path)
-    (found,) = run.run(["p"], {"scores": TEST[:5].float().numpy()})
+    (found,) = run.run(["probabilities"], {"logits": TEST[:5].float().numpy()})
     np.testing.assert_allclose(found, calibrator.predict_proba(TEST[:5].float()).numpy(), rtol=0, atol=1e-6)
     metadata = run.get_modelmeta().custom_metadata_map
     assert metadata["calibrant.method"] == "TemperatureScaling"
@@ -106,8 +106,6 @@ def test_sets_of_groups_take_positions(runtime: Any, tmp_path: Path) -> None:
     assert np.array_equal(found, expected.numpy())
     (found,) = run.run(["sets"], {"logits": TEST.float().numpy(), "groups": places - 3})
     assert found.all()
-    with pytest.raises(ValueError, match="choose another logits_name"):
-        posthoc.to_onnx(conformal, tmp_path / "sets.onnx", logits_name="groups")
 
 
 @pytest.mark.parametrize("score", ["aps", "raps"])

@@ -18,7 +18,7 @@ from calibrant.posthoc import (
     VectorScaling,
     logits_from_probabilities,
 )
-from calibrant.posthoc.cross_validation import HeldOut
+from calibrant.posthoc.fit import HeldOut
 from calibrant.posthoc.registry import METHODS
 from tests.posthoc.data import notices, overconfident
 from tests.real_data import real
@@ -93,8 +93,10 @@ def test_absent_classes_are_named() -> None:
 
 def test_few_rows_and_harm_are_told_with_numbers() -> None:
     logits, target = overconfident(60, 8, 1.0, seed=5)
-    found = notices(IsotonicCalibration(), logits, target)
-    (harm,) = [text for text in found if "worse than" in text]
+    isotonic = IsotonicCalibration()
+    notices(isotonic, logits, target)
+    harm = isotonic.worse_than_nothing(logits, target)
+    assert harm is not None
     assert "60 samples" in harm
     assert "accuracy" in harm
     assert any("60 samples of 8 classes" in text for text in notices(VectorScaling(), logits, target))

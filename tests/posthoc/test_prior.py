@@ -100,7 +100,7 @@ def test_few_samples_and_classes_that_look_alike_are_told() -> None:
 @pytest.mark.parametrize(
     ("call", "token"),
     [
-        (lambda: PriorShift([0.5, 0.6]), "sum to 1.1"),
+        (lambda: PriorShift([0.5, 0.6]), "sum to 1"),
         (lambda: PriorShift([-0.5, 1.5]), "at least 0"),
         (lambda: PriorShift([1.0]), "one frequency"),
         (lambda: fitted(np.array([0.5, 0.5])), "3 classes, got 2"),

@@ -32,7 +32,6 @@ def test_whole_weights_are_repeated_samples(name: str, classes: int, samples: in
     logits = logits.round() if tied else logits
     repeated = CALIBRATORS[name]().fit(logits.repeat_interleave(weight, 0), target.repeat_interleave(weight))
     weighted = CALIBRATORS[name]().fit(logits, target, sample_weight=weight.double())
-    assert weighted.smoothing_ == pytest.approx(repeated.smoothing_)
     torch.testing.assert_close(weighted.predict_proba(new), repeated.predict_proba(new), rtol=0, atol=1e-6)
     plain = CALIBRATORS[name]().fit(logits, target)
     assert (plain.predict_proba(new) - repeated.predict_proba(new)).abs().max() > 1e-3
@@ -68,8 +67,6 @@ def test_larger_weights_of_the_same_proportions_are_more_data(name: str) -> None
     once, often = (
         CALIBRATORS[name]().fit(logits, target, sample_weight=factor * weight.double()) for factor in (1, 1000)
     )
-    if once.smoothing_ > 0:
-        assert often.smoothing_ < once.smoothing_ / 900
     assert (often.predict_proba(new) - once.predict_proba(new)).abs().mean() < DEPENDS_ON_THE_SUM
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from calibrant import posthoc
 from calibrant.posthoc import ConformalClassifier, MatrixScaling, TemperatureScaling
 from calibrant.posthoc.fit import Fitted
 from calibrant.posthoc.registry import METHODS
-from calibrant.posthoc.saved import KEY, kinds, read_header
+from calibrant.posthoc.saved import KEY, read_header
 from tests.posthoc.data import CALIBRATORS, FIT, TARGET, TEST
 
 MAKERS: dict[str, Callable[[], Fitted]] = {
@@ -27,7 +26,7 @@ MAKERS: dict[str, Callable[[], Fitted]] = {
     "conformal": ConformalClassifier,
     "raps": lambda: ConformalClassifier("raps", 0.2, penalty="tune", rank="tune", seed=3),
     "temperature strict": lambda: TemperatureScaling(strict=True),
-    "matrix cross-validated": lambda: MatrixScaling("cv", 0.5, folds=3),
+    "matrix cross-validated": lambda: MatrixScaling("cv", 0.5),
     "histogram of seven bins": lambda: posthoc.HistogramBinning(7, "equal-width", "class-wise"),
 }
 
@@ -73,7 +72,7 @@ def test_what_was_fitted_comes_back_to_the_bit(name: str, path: Path) -> None:
 def test_every_class_that_a_user_can_fit_can_be_saved() -> None:
     offered = {getattr(posthoc, name) for name in posthoc.__all__ if isinstance(getattr(posthoc, name), type)}
     fitted = {kind for kind in offered if issubclass(kind, Fitted) and not getattr(kind, "__abstractmethods__", None)}
-    assert fitted <= set(kinds().values())
+    assert fitted <= set(Fitted.kinds.values())
     assert fitted >= set(METHODS.values()) | {ConformalClassifier}
 
 
@@ -114,15 +113,15 @@ def test_a_file_replaces_another_whole_or_not_at_all(written: Path, monkeypatch:
 def test_other_files_are_refused_in_one_line(written: Path) -> None:
     whole = written.read_bytes()
     length = 8 + int.from_bytes(whole[:8], "little")
-    for data, message in [
-        (b"", "not a safetensors"),
-        (b"temperature,2.5\n" * 100, "not a safetensors"),
-        ((5).to_bytes(8, "little") + b"{oops", "not JSON"),
-        (whole[: length - 9], "damaged"),
-        (whole[:-1], "damaged"),
+    for data in [
+        b"",
+        b"temperature,2.5\n" * 100,
+        (5).to_bytes(8, "little") + b"{oops",
+        whole[: length - 9],
+        whole[:-1],
     ]:
         written.write_bytes(data)
-        with pytest.raises(ValueError, match=message) as raised:
+        with pytest.raises(ValueError, match="not a safetensors file, or is damaged") as raised:
             posthoc.load(written)
         assert str(raised.value).startswith(f"{written}: ")
         assert "\n" not in str(raised.value)
@@ -136,8 +135,9 @@ def test_a_file_of_another_tool_is_refused(path: Path) -> None:
 
 
 def test_a_newer_format_or_method_is_refused(written: Path) -> None:
-    with pytest.raises(ValueError, match="version 3"):
-        posthoc.load(changed(written, version=3))
+    for version in (1, 3):
+        with pytest.raises(ValueError, match=f"version {version}.* fit again"):
+            posthoc.load(changed(written, version=version))
     with pytest.raises(ValueError, match="Oracle"):
         posthoc.load(changed(written, method="Oracle", calibrant="9.1"))
     with pytest.raises(ValueError, match="magic"):
@@ -147,7 +147,7 @@ def test_a_newer_format_or_method_is_refused(written: Path) -> None:
     header = read_header(written)
     del header["map"]
     save_file(load_file(written), written, {KEY: json.dumps(header)})
-    with pytest.raises(ValueError, match="no map"):
+    with pytest.raises(ValueError, match="cannot be restored: 'map'"):
         posthoc.load(written)
 
 
@@ -206,12 +206,3 @@ def test_another_machine_needs_nothing_of_the_fit(tmp_path: Path) -> None:
     subprocess.run(command, check=True, env=environment)
     for name, calibrator in fitted.items():
         assert np.array_equal(np.load(files[name] + ".npy"), results(calibrator).numpy()), name
-
-
-def test_files_of_version_0_2_0_are_refused_with_the_remedy(tmp_path: Path) -> None:
-    with zipfile.ZipFile(Path(__file__).parent / "files_of_0_2_0.zip") as archive:
-        names = [name for name in archive.namelist() if name.endswith(".safetensors")]
-        archive.extractall(tmp_path)
-    for name in names:
-        with pytest.raises(ValueError, match="fit again"):
-            posthoc.load(tmp_path / name)

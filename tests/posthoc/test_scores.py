@@ -18,7 +18,8 @@ from calibrant.posthoc import (
     PlattScaling,
     SplineCalibration,
 )
-from calibrant.posthoc.binning import SortedHits
+from calibrant.posthoc.binning import edges_at
+from calibrant.posthoc.curves import ties
 from calibrant.posthoc.map import LogOdds, NumpyOps, Steps, View, class_scores, top_scores
 from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.solvers import logistic_regression
@@ -153,26 +154,21 @@ def test_bayesian_binning_averages_the_histograms(samples: int) -> None:
     np.testing.assert_allclose(found, expected, atol=3e-3)  # models below a thousandth are left out
 
 
-@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("largest", [3, 40])
-def test_edges_of_weighted_samples_are_those_of_their_copies(largest: int, ties: bool) -> None:
+def test_edges_of_weighted_samples_are_those_of_their_copies(largest: int, tied: bool) -> None:
     generator = np.random.default_rng(largest)
-    position = generator.random((4, 90))
-    position = (position * 20).round() / 20 if ties else position
-    hits = 1.0 * (generator.random((4, 90)) < 0.3)
+    score = generator.random(90)
+    score = (score * 20).round() / 20 if tied else score
+    hits = 1.0 * (generator.random(90) < 0.3)
     weight = generator.integers(1, largest, 90)
-    weighted = SortedHits(position, hits, weight.astype(np.float64))
-    copies = SortedHits(position.repeat(weight, 1), hits.repeat(weight, 1))
-    cut = np.arange(1, 200) / 200
-    (places, which), expected_places = weighted.places(cut), copies.places(cut)
-    assert np.array_equal(places[which], expected_places[0][expected_places[1]])
-    places = places[places < weight.sum()]
-    (edges, until), (expected, so_many) = weighted.edges_at(places), copies.edges_at(places)
-    assert np.array_equal(edges, expected)
-    assert (np.diff(edges) >= 0).all()
-    assert weighted.mass is not None
-    assert np.array_equal(np.take_along_axis(weighted.mass, until, 1), so_many)
-    assert np.array_equal(until, (position[:, None] <= edges[:, :, None]).sum(2))
+    weighted = ties(score, hits, weight.astype(np.float64))
+    copies = ties(score.repeat(weight), hits.repeat(weight), np.ones(weight.sum()))
+    np.testing.assert_array_equal(weighted.mass, copies.mass)
+    places = np.unique((np.arange(1, 200) / 200 * weight.sum()).round())
+    ascending = np.sort(score.repeat(weight))
+    expected = [(low + high) / 2 for low, high in ascending[np.stack((places, places + 1), 1).astype(int) - 1]]
+    np.testing.assert_allclose(edges_at(weighted, places), expected, rtol=1e-15)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -300,8 +296,7 @@ def test_bayesian_binning_keeps_no_edge_without_a_step() -> None:
 
 
 @pytest.mark.parametrize("scale", [0.2, 1.0, 20.0])
-def test_regressions_of_many_scores_reach_the_optimum(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calibrant.posthoc.solvers.ROUGH", 0)  # as with many: first in float32, from a scaled start
+def test_regressions_of_many_scores_reach_the_optimum(scale: float) -> None:
     generator = torch.Generator().manual_seed(0)
     odds = torch.randn(5, 2000, generator=generator, dtype=torch.float64) * 2
     target = (torch.rand(5, 2000, generator=generator, dtype=torch.float64) < (odds - 1).sigmoid()).double()
@@ -318,7 +313,7 @@ def test_a_thousand_classes_pass_in_blocks(monkeypatch: pytest.MonkeyPatch) -> N
     for kind in (PlattScaling, IsotonicCalibration, BayesianBinning):
         whole = kind().fit(logits, target).predict_proba(logits)
         with monkeypatch.context() as patch:
-            patch.setattr("calibrant.posthoc.scores.BLOCK", 1000)
+            patch.setattr("calibrant.posthoc.curves.BLOCK", 1000)
             torch.testing.assert_close(kind().fit(logits, target).predict_proba(logits), whole)
 
 

@@ -14,7 +14,7 @@ from calibrant.posthoc import (
     BetaCalibration,
     SmoothScaling,
     StructuredMatrixScaling,
-    smooth,
+    curves,
 )
 from calibrant.posthoc.map import Logits, OddsCurve, evaluated
 from calibrant.posthoc.solvers import logistic_regression
@@ -48,8 +48,8 @@ def test_line_and_curve_minimise_what_is_documented(
     scale: float, weighted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     optimize, integrate = (pytest.importorskip(f"scipy.{part}") for part in ("optimize", "integrate"))
-    monkeypatch.setattr(smooth, "SCALES", (scale,))
-    monkeypatch.setattr(smooth, "KNOTS", 6)
+    monkeypatch.setattr(curves, "SCALES", (scale,))
+    monkeypatch.setattr(curves, "KNOTS", 6)
     logits, target, _ = capped(400, seed=1)
     weight = np.random.default_rng(0).uniform(0.2, 3, 400) if weighted else np.ones(400)
     scaling = SmoothScaling().fit(logits, target, sample_weight=torch.tensor(weight))
@@ -95,7 +95,7 @@ def test_strengths_are_weighed_by_their_marginal_likelihood() -> None:
     grid = np.array(list(product(axis, repeat=3))) + centre
     exact = [np.log(np.exp(values - values.max()).sum()) + values.max() for values in (log_joint(row, grid) for row in features)]  # fmt: skip # noqa: E501
     found = logistic_regression(features, np.tile(hits, (2, 1)), centre, 4 / 60)
-    ours = smooth.log_evidence(features, hits, np.ones(60), found, centre)
+    ours = curves.log_evidence(features, hits, np.ones(60), found, centre)
     assert float(ours[1] - ours[0]) == pytest.approx(exact[1] - exact[0], abs=0.1)
     assert abs(exact[1] - exact[0]) > 0.5
 
@@ -151,7 +151,7 @@ def test_beyond_the_outer_knots_the_curve_is_straight() -> None:
 def test_joined_neighbours_change_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, target, _ = capped(40_000, seed=8)
     joined = SmoothScaling().fit(logits, target).predict_proba(logits)
-    monkeypatch.setattr(smooth, "JOINED", 10**9)
+    monkeypatch.setattr(curves, "JOINED", 10**9)
     torch.testing.assert_close(SmoothScaling().fit(logits, target).predict_proba(logits), joined, rtol=0, atol=1e-5)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from calibrant.posthoc import EnsembleTemperatureScaling, TemperatureScaling
-from calibrant.posthoc import temperature as solver
+from calibrant.posthoc import scaling as solver
 from calibrant.posthoc.solvers import mixture_weights
 from tests.posthoc.data import ece, nll, overconfident
 from tests.real_data import real
@@ -140,6 +140,6 @@ def test_ensemble_is_never_worse_than_its_parts() -> None:
 
 @pytest.mark.parametrize("error", [21.0, 1000.0, math.inf])
 def test_an_interval_without_end_is_no_overflow(monkeypatch: pytest.MonkeyPatch, error: float) -> None:
-    monkeypatch.setattr("calibrant.posthoc.temperature.standard_error", lambda *_, **__: error)
+    monkeypatch.setattr("calibrant.posthoc.scaling.standard_error", lambda *_, **__: error)
     fitted = TemperatureScaling().fit(*overconfident(200, 5, 3.0, seed=4))
     assert fitted.temperature_ == pytest.approx(3.0, rel=0.3)

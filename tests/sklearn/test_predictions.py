@@ -137,7 +137,7 @@ ERRORS: dict[str, tuple[dict[str, Any], Any, str]] = {
     "logits as probabilities": ({"inputs": "probabilities"}, None, "logits"),
     "more classes than columns": ({}, list("abcd"), "pass one column"),
     "too few names": ({"classes": ["a", "b"]}, list("abcd"), "classes"),
-    "a label without a column": ({"classes": ["a", "b", "x"]}, list("abcd"), "without"),
+    "a label without a column": ({"classes": ["a", "b", "x"]}, list("abcd"), "include those"),
 }
 
 

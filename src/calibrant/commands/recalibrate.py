@@ -319,7 +319,7 @@ def _order_of(calibrator: Calibrator, source: Source) -> list[int] | None:
 
 def _other_inputs(inputs: str | None, calibrator: Calibrator, source: Source) -> list[str]:
     """A notice if a method that sees more than the softmax gets logits of another kind than in the fit."""
-    affine = [part for _, part in calibrator.map_.parts() if isinstance(part, Affine) and isinstance(part.of, Logits)]
+    affine = [part for part in calibrator.map_.parts() if isinstance(part, Affine) and isinstance(part.of, Logits)]
     # One scale for all classes, and log-probabilities, have no such constant.
     seen = any(part.matrix.ndim > 0 and not part.of_log_probabilities for part in affine)
     if inputs in (None, source.kind) or not seen:

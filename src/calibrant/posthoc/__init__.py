@@ -1,25 +1,32 @@
 """Post-hoc calibrators, fitted to held-out logits after training."""
 
 from calibrant.inputs import FitWarning
-from calibrant.posthoc.affine import (
-    DirichletCalibration,
-    MatrixScaling,
-    StructuredMatrixScaling,
-    StructuredVectorScaling,
-    VectorScaling,
-)
 from calibrant.posthoc.auto import AutoCalibration
-from calibrant.posthoc.binning import BayesianBinning, HistogramBinning, SplineCalibration
+from calibrant.posthoc.binning import BayesianBinning, HistogramBinning
 from calibrant.posthoc.conformal import ConformalClassifier
+from calibrant.posthoc.curves import (
+    BetaCalibration,
+    CentredIsotonicCalibration,
+    IsotonicCalibration,
+    PlattScaling,
+    SmoothScaling,
+    SplineCalibration,
+    VennAbers,
+)
 from calibrant.posthoc.export import to_onnx
 from calibrant.posthoc.fit import Calibrator, logits_from_probabilities
-from calibrant.posthoc.isotonic import CentredIsotonicCalibration, IsotonicCalibration, VennAbers
 from calibrant.posthoc.multi_label import MultiLabelCalibration
 from calibrant.posthoc.prior import PriorShift
 from calibrant.posthoc.saved import load, save
-from calibrant.posthoc.scores import BetaCalibration, PlattScaling
-from calibrant.posthoc.smooth import SmoothScaling
-from calibrant.posthoc.temperature import EnsembleTemperatureScaling, TemperatureScaling
+from calibrant.posthoc.scaling import (
+    DirichletCalibration,
+    EnsembleTemperatureScaling,
+    MatrixScaling,
+    StructuredMatrixScaling,
+    StructuredVectorScaling,
+    TemperatureScaling,
+    VectorScaling,
+)
 
 __all__ = [
     "AutoCalibration",

@@ -2,28 +2,26 @@
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from calibrant import inputs
-from calibrant.frames import Array, IndexArray
+from calibrant.frames import Array
 from calibrant.inputs import counted
-from calibrant.posthoc.affine import (
-    StructuredMatrixScaling,
-    StructuredVectorScaling,
+from calibrant.posthoc.curves import (
+    BetaCalibration,
+    CentredIsotonicCalibration,
+    IsotonicCalibration,
+    SmoothScaling,
+    SplineCalibration,
+    VennAbers,
 )
-from calibrant.posthoc.binning import SplineCalibration
-from calibrant.posthoc.cross_validation import HeldOut, canonical_order, fold_of
-from calibrant.posthoc.fit import Calibrator
-from calibrant.posthoc.isotonic import CentredIsotonicCalibration, IsotonicCalibration, VennAbers
-from calibrant.posthoc.map import FLOOR, TINY, Logits, Map, Mixed, Mixture, evaluated
-from calibrant.posthoc.scores import BetaCalibration
-from calibrant.posthoc.smooth import SmoothScaling
-from calibrant.posthoc.solvers import brier_weights, mixture_weights
-from calibrant.posthoc.temperature import TemperatureScaling
-
-Metric = Literal["log_loss", "brier"]
+from calibrant.posthoc.fit import Calibrator, HeldOut, canonical_order, fold_of, out_of_fold
+from calibrant.posthoc.map import FLOOR, TINY, Logits, Map, Mixed, Mixture
+from calibrant.posthoc.scaling import StructuredMatrixScaling, StructuredVectorScaling, TemperatureScaling
+from calibrant.posthoc.solvers import mixture_weights
 
 
 @dataclass(frozen=True)
@@ -103,32 +101,32 @@ def _member(name: str, data: HeldOut) -> Map:
     return found
 
 
+def _losses(probabilities: Array, data: HeldOut) -> Array:
+    return np.asarray(-np.maximum(np.log(np.maximum(probabilities[data.of_target], TINY)), FLOOR))
+
+
 class AutoCalibration(Calibrator):
     r"""Mix several methods, with the weights that have the lowest log loss in cross-validation.
 
     .. math:: \hat p = \sum_m w_m\, \hat p_m, \qquad w \ge 0,\ \sum_m w_m = 1
 
-    Members are the unchanged predictions and temperature scaling; with enough samples also smooth scaling, beta
-    calibration, centred isotonic regression, a spline and Venn-Abers prediction (two classes), structured matrix
-    scaling, beta, isotonic and spline calibration (up to 50 classes), or structured scaling with two strengths of its
-    prior (more classes). Every member predicts each sample from a fit without its fold; the weights minimise the log
-    loss of the mixture of these predictions (Wolpert's stacking), with a Dirichlet prior. Then members are fitted again
-    on all samples.
+    Members are the unchanged predictions, temperature scaling, and others by the number of samples and classes, which
+    :doc:`/methods/auto` lists. Every member predicts each sample from a fit without its fold; the weights minimise the
+    log loss of the mixture of these predictions (Wolpert's stacking), with a Dirichlet prior. Then members are fitted
+    again on all samples.
 
     If the mixture is better than the unchanged predictions in cross-validation, but by less than one standard error, it
-    is mixed with them half and half. If it is no better, these are kept. A notice says so.
-    ``calibrant.posthoc.auto.RULES`` has all constants, with their reasons. The result is deterministic and does not
-    depend on the order of the samples.
+    is mixed with them half and half. If it is no better, these are kept. A notice says so. The result is deterministic
+    and does not depend on the order of the samples.
 
     Args:
         accuracy: ``"keep"`` uses only members that keep the ranking of the classes of every sample, so that no
             prediction changes.
-        metric: ``"log_loss"`` or ``"brier"``: the score that the weights minimise.
         folds: Number of folds.
 
     Attributes:
         weights_: Weight of each member, by name.
-        gain_: Decrease of the score in cross-validation, mean and 95 % interval; the weights of each fold come
+        gain_: Decrease of the log loss in cross-validation, mean and 95 % interval; the weights of each fold come
             from the other folds.
         why_: Why these members were tried, in one sentence.
 
@@ -149,18 +147,15 @@ class AutoCalibration(Calibrator):
     """
 
     found = ("weights_", "gain_", "why_")
+    least_rows = 0
     weights_: dict[str, float]
     gain_: tuple[float, float, float]
     why_: str
 
-    def __init__(
-        self, *, accuracy: Literal["free", "keep"] = "free", metric: Metric = "log_loss", folds: int = 5
-    ) -> None:
+    def __init__(self, *, accuracy: Literal["free", "keep"] = "free", folds: int = 5) -> None:
         super().__init__()
         inputs.check_choice("accuracy", accuracy, ("free", "keep"))
-        inputs.check_choice("metric", metric, ("log_loss", "brier"))
         self.accuracy = accuracy
-        self.metric = metric
         self.folds = inputs.check_count("folds", folds)
         if folds < 2:
             raise ValueError(f"folds must be at least 2, got {folds}")
@@ -207,8 +202,8 @@ class AutoCalibration(Calibrator):
             data = data.take(fold_of(data, stride) == 0)
         fold = fold_of(data, self.folds)
         used = range(self.folds if stride == 1 else 1)
-        each = np.stack([self._out_of_fold(name, data, fold, used) for name in names])
-        order = np.argsort(fold, kind="stable")[: each.shape[1]]
+        found = [out_of_fold(partial(_member, name), data, fold, used) for name in names]
+        each, order = np.stack([probabilities for probabilities, _ in found]), found[0][1]
         data, fold = data.take(order), fold[order]
         weights = self._best(names, each, data)
         # The gain is honest only with weights from other samples than those it is measured on.
@@ -218,7 +213,7 @@ class AutoCalibration(Calibrator):
             here, there = groups == group, groups != group
             others = self._best(names, each[:, there], data.take(there)) if there.any() else weights
             mixed = np.tensordot(others, each[:, here], 1)
-            gains[here] = self._losses(each[0, here], data.target[here]) - self._losses(mixed, data.target[here])
+            gains[here] = _losses(each[0, here], data.take(here)) - _losses(mixed, data.take(here))
         share = data.share
         mean = float(share @ gains)
         error = math.sqrt(float(share @ (gains - mean) ** 2) / data.count)
@@ -226,7 +221,7 @@ class AutoCalibration(Calibrator):
         if mean - error <= 0:
             half = mean > 0 and data.count >= RULES.rows_of_a_half_gain
             self.notice(
-                f"in cross-validation on {data.count:g} samples the {self.metric.replace('_', ' ')} changes by "
+                f"in cross-validation on {data.count:g} samples the log loss changes by "
                 f"{-mean:+.4f}, 95 % interval {-self.gain_[2]:+.4f} to {-self.gain_[1]:+.4f}, which is "
                 f"{'little' if half else 'no'} evidence of a gain: the predictions are "
                 f"{'corrected by half' if half else 'kept'}; use more data"
@@ -234,56 +229,23 @@ class AutoCalibration(Calibrator):
             if not half:
                 return only_first
             weights = (weights + only_first) / 2
-        self._examine_accuracy(each[0], np.tensordot(weights, each, 1), data)
         if self.accuracy == "keep":  # a little of the unchanged predictions, so that nothing ties
             weights = np.maximum(weights, 0.01 * only_first)
             weights = weights / weights.sum()
         return weights
 
-    def _out_of_fold(self, name: str, data: HeldOut, fold: IndexArray, used: range) -> Array:
-        """Probabilities of the samples of the used folds, fold by fold, by fits without their fold."""
-        return np.concatenate([
-            evaluated(_member(name, data.take(fold != number)).probabilities, data.logits[fold == number]).astype(
-                np.float64
-            )
-            for number in used
-            if (fold == number).any()
-        ])  # fmt: skip
-
-    def _examine_accuracy(self, before: Array, after: Array, data: HeldOut) -> None:
-        """Add a notice if the accuracy falls by more than one sample, and two standard errors of the difference."""
-        was, became = (1.0 * (predicted.argmax(1) == data.target) for predicted in (before, after))
-        right = float(data.share @ was), float(data.share @ became)
-        fall = right[0] - right[1]
-        error = math.sqrt(float(data.share @ (was - became - fall) ** 2) / data.count)
-        if fall > max(1 / data.count, 2 * error):
-            self.notice(
-                f"in cross-validation on {data.count:g} samples the accuracy falls from {right[0]:.1%} to "
-                f'{right[1]:.1%}: use accuracy="keep" if that matters'
-            )
-
     def _best(self, names: list[str], each: Array, data: HeldOut) -> Array:
-        """The weights with the best score."""
-        if self.metric == "brier":
-            return brier_weights(each, data.target, data.weight)
-        likelihood = np.maximum(each[:, np.arange(len(data.target)), data.target].T, TINY)
+        """The weights with the lowest log loss."""
+        likelihood = np.maximum(each[:, *data.of_target].T, TINY)
         prior = np.array([RULES.prior_of_curves if name in BINARY_CURVES else RULES.prior for name in names])
         prior *= min(1.0, RULES.rows_of_the_prior / data.count)
         if "smooth" in names:
             prior[names.index("smooth")] = RULES.prior_of_smooth * math.sqrt(data.count)
         return mixture_weights(likelihood, data.weight, prior)
 
-    def _losses(self, predicted: Array, target: IndexArray) -> Array:
-        true = predicted[np.arange(len(target)), target]
-        if self.metric == "brier":
-            return np.asarray((predicted**2).sum(1) - 2 * true + 1)
-        return np.asarray(-np.maximum(np.log(np.maximum(true, TINY)), FLOOR))
-
     def examine(self, data: HeldOut) -> None:
-        """Leave out the cross-check, which is part of the method."""
-        super(Calibrator, self).examine(data)
+        """Add a notice if nothing was fitted."""
+        self.moves_classes = [*self.weights_] != ["unchanged"]
+        super().examine(data)
         if data.count < RULES.rows_of_a_fit:
             self.notice(f"{self.why_}, and the predictions are left as they are: use more data")
-        if [*self.weights_] != ["unchanged"]:
-            self.examine_classes(data)
-        self.examine_order(data)

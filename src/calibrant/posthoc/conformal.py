@@ -2,35 +2,152 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from calibrant import frames, inputs
-from calibrant.frames import IndexArray, is_tensor
+from calibrant.frames import Array, IndexArray, is_tensor
 from calibrant.inputs import FitWarning, counted
-from calibrant.posthoc.conformal_sets import (
-    PENALTIES,
-    ScoreName,
-    Sets,
-    TuningGoal,
-    absent_notices,
-    conformal_quantile,
-    threshold_notices,
-    tuned_penalty,
-    tuned_rank,
-    tuning_split,
-)
-from calibrant.posthoc.cross_validation import HeldOut
-from calibrant.posthoc.fit import Fitted
+from calibrant.posthoc.fit import Fitted, HeldOut, checked_samples, random_words
 from calibrant.posthoc.map import Part, evaluated
 
-Array = npt.NDArray[Any]
+ScoreName = Literal["lac", "aps", "raps", "top-k"]
+TuningGoal = Literal["size", "size-stratified coverage"]
 CoverageName = Literal["marginal", "class-conditional", "group-conditional"]
 # A number, a string, or a tuple of them: what JSON can hold, so that groups travel with the file.
 Group = str | int | float | tuple[Any, ...]
+# Scores this many roundings above a threshold count as equal to it: the same probabilities in another order, or in
+# another runtime such as ONNX's, are rounded differently.
+ROUNDINGS = 16
+# Width of the 90 % range of the coverage above which there is a notice: 5 points to each side.
+WIDEST = 0.1
+# Penalties to try, those of the authors' code, and the share of the data used for tuning.
+PENALTIES: dict[TuningGoal, tuple[float, ...]] = {
+    "size": (0.001, 0.01, 0.1, 0.2, 0.5),
+    "size-stratified coverage": (0.0, 1e-5, 1e-4, 8e-4, 9e-4, 1e-3, 1.5e-3, 2e-3),
+}
+TUNING_SHARE = 0.3
+# Largest set of each stratum but the last, as in the authors' code.
+STRATA = (1, 3, 6, 10, 100)
+
+
+@dataclass(frozen=True, eq=False)
+class Sets(Part):
+    """Sets of the classes whose score is at most a threshold: one, or one for each class or group.
+
+    ``penalty`` and ``rank`` are those of RAPS; ``seed`` is that of U, or None for U = 1.
+    """
+
+    score: ScoreName
+    quantile: Any
+    penalty: float = 0.0
+    rank: float = 0.0
+    seed: int | None = None
+    grouped: bool = False
+
+    def scores(self, xp: Any, logits: Any) -> Any:
+        """Score of every class of every sample, ``(N, C)``."""
+        logits = xp.wide(logits)
+        probability = xp.softmax(logits)
+        if self.score == "lac":
+            return 1 - probability
+        above, rank = ranks(xp, logits, probability)
+        if self.score == "top-k":
+            return rank
+        scores = above + (1.0 if self.seed is None else uniform(xp, logits, self.seed)) * probability
+        return scores + self.penalty * xp.clip(rank - self.rank, 0.0, None) if self.score == "raps" else scores
+
+    def sets(self, xp: Any, rows: Any, places: Any = None) -> Any:
+        """Which classes are in each set, ``(N, C)``; places are the positions of the groups, -1 for an unknown one."""
+        scores = self.scores(xp, rows)
+        limit = xp.like(self.quantile, scores)
+        if self.grouped:
+            known = (places >= 0) & (places < len(self.quantile))
+            limit = xp.where(known, limit[xp.where(known, places, 0)], math.inf)[:, None]
+        slack = ROUNDINGS * float(np.finfo(np.float64 if xp.is_double(scores) else np.float32).eps)
+        return scores <= limit + slack
+
+    def of_right(self, data: HeldOut) -> Array:
+        """Score of the right class of every sample."""
+        return np.asarray(evaluated(self.scores, data.logits)[data.of_target])
+
+
+def uniform(xp: Any, logits: Any, seed: int) -> Any:
+    """A number in (0, 1) for each row, ``(N, 1)``, that depends only on its bits and the seed.
+
+    Multilinear hashing: the words of a row, each times a random number, are summed modulo 2^64, and the upper half of
+    the sum is used. Over the seeds it is uniform, and independent for any two rows that differ (Lemire and
+    Kaser, "Strongly Universal String Hashing is Fast", The Computer Journal, 2014). For one seed, rows at equal
+    distances would still have numbers at equal distances: shifts and products that permute the 32 bits prevent that.
+    """
+    words = xp.bits(logits + 0.0)  # since the two zeros have different bits
+    factors = xp.like(random_words(seed, words.shape[1] + 1), words)
+    low = 2**32 - 1
+    half = ((words * factors[1:]).sum(1) + factors[0]) >> 32 & low
+    for _ in range(3):
+        half = ((half ^ (half >> 15)) * 2654435769) & low  # an odd number near 2^32 over the golden ratio
+    return (xp.like(half ^ (half >> 15), logits)[:, None] + 0.5) / 2**32
+
+
+def ranks(xp: Any, logits: Any, probability: Any) -> tuple[Any, Any]:
+    """Probability of all classes ranked above each class, and its rank from 1; equal logits rank by class."""
+    order = xp.descending(logits)
+    place = xp.descending(-order)  # its inverse
+    ordered = xp.take(probability, order)
+    return xp.take(xp.cumsum(ordered) - ordered, place), xp.like(place, probability) + 1.0
+
+
+def conformal_quantile(scores: Array, alpha: float) -> float:
+    """The ceil((n + 1)(1 - alpha))-th smallest score, or infinity if there are fewer."""
+    place = place_of_quantile(len(scores), alpha)
+    return float(np.sort(scores)[place - 1]) if place <= len(scores) else math.inf
+
+
+def place_of_quantile(samples: int, alpha: float) -> int:
+    """Rank of the threshold among the ascending scores of so many samples: ceil((n + 1)(1 - alpha))."""
+    # A rounding error must not turn 0.9 * 10 = 9.000000000000002 into the tenth.
+    return max(1, math.ceil((samples + 1) * (1 - alpha) - 1e-9))
+
+
+def tuned_penalty(sets: Sets, data: HeldOut, alpha: float, goal: TuningGoal) -> float:
+    """The penalty that is best for the goal; of equal ones the smallest."""
+    costs = []
+    for penalty in PENALTIES[goal]:
+        scores = evaluated(replace(sets, penalty=penalty).scores, data.logits)
+        held = scores <= conformal_quantile(scores[data.of_target], alpha)
+        sizes = held.sum(1)
+        costs.append(float(sizes.sum()) if goal == "size" else coverage_violation(sizes, held[data.of_target], alpha))
+    return PENALTIES[goal][int(np.argmin(costs))]
+
+
+def coverage_violation(sizes: Array, covered: Array, alpha: float) -> float:
+    """Largest distance of the coverage from 1 - alpha among the strata of set size that have samples."""
+    stratum = np.searchsorted(STRATA, sizes)
+    counts = np.bincount(stratum, minlength=len(STRATA) + 1)
+    rates = np.bincount(stratum, covered, len(STRATA) + 1)[counts > 0] / counts[counts > 0]
+    return float(np.abs(rates - (1 - alpha)).max())
+
+
+def fewest_samples(alpha: float) -> int:
+    r"""Smallest number of samples with a finite threshold: :math:`\lceil 1/\alpha \rceil - 1`, at least 1."""
+    return max(1, math.ceil(1 / alpha - 1e-9) - 1)
+
+
+def coverage_range(samples: int, alpha: float) -> tuple[float, float]:
+    r"""5 % and 95 % quantiles of the coverage of a threshold from n samples; (1, 1) if it is infinite.
+
+    Over draws of the n samples, the coverage of all future ones is Beta distributed with parameters
+    :math:`n + 1 - l` and :math:`l = \lfloor (n+1)\alpha \rfloor` if no scores tie, and larger if they do.
+    """
+    from scipy.special import betaincinv
+
+    place = place_of_quantile(samples, alpha)
+    if place > samples:
+        return 1.0, 1.0
+    low, high = (float(betaincinv(place, samples + 1 - place, q)) for q in (0.05, 0.95))
+    return low, high
 
 
 class ConformalClassifier(Fitted):
@@ -42,33 +159,24 @@ class ConformalClassifier(Fitted):
     exchangeable with the held-out ones, this coverage holds on average over samples, for any model.
 
     With the probabilities :math:`p` of a sample in descending order, a class of rank r and :math:`U` uniform on [0, 1],
+    a hash of the sample's logits and the seed,
 
     - ``"lac"``: :math:`1 - p_y`; the smallest sets on average, which may be empty;
     - ``"aps"``: :math:`\sum_{j < r} p_j + U p_r`; sets that grow where the sample is hard;
     - ``"raps"``: the same plus :math:`\lambda \max(r - k, 0)`, which keeps sets of many classes small;
     - ``"top-k"``: :math:`r`, not randomised; sets of the same size, with the smallest k that covers enough.
 
-    Classes of equal probability rank by their index.
-
-    U is a hash of the sample's logits and the seed: a sample has the same set whatever else is in its batch. Samples
-    with exactly the same logits share their U; with many of them, sets cover more.
-
     Coverage holds on average over
 
     - ``"marginal"``: all samples; some classes or groups may be covered less, others more;
-    - ``"class-conditional"``: the samples of each class. Class k has its own :math:`\hat q_k`, from the held-out
-      samples of class k, and is in a set if its score is at most that;
-    - ``"group-conditional"``: the samples of each group. Group g has its own :math:`\hat q_g`, and ``fit`` and
+    - ``"class-conditional"``: the samples of each class, which has its own :math:`\hat q_k`;
+    - ``"group-conditional"``: the samples of each group, which has its own :math:`\hat q_g`. ``fit`` and
       ``predict_set`` need the group of each sample.
 
-    With fewer than :math:`\lceil 1/\alpha \rceil - 1` samples, or samples of a class or group, the threshold is
-    infinite: every set holds all classes, or that class. With n samples the coverage itself is random,
-    :math:`\mathrm{Beta}(n + 1 - l, l)` with :math:`l = \lfloor (n+1)\alpha \rfloor`. ``fit`` gives a
-    :class:`~calibrant.posthoc.FitWarning` if a threshold is infinite, if the 90 % range of its coverage is wider than
-    10 points, or if a class has no samples.
-
-    For ONNX, use ``randomized=False`` with APS and RAPS: it cannot hash the bits of a logit. A module or an exported
-    program takes the position of a group in ``groups_``, as a second argument.
+    ``fit`` gives a :class:`~calibrant.posthoc.FitWarning` if samples, of a class or a group, are too few for a
+    threshold or for a certain coverage, or if a class has none. For ONNX, use ``randomized=False`` with APS and RAPS:
+    it cannot hash the bits of a logit. A module takes the position of a group in ``groups_``, as a second argument.
+    :doc:`/methods/conformal` has the details.
 
     Args:
         score: ``"lac"``, ``"aps"``, ``"raps"`` or ``"top-k"``.
@@ -77,11 +185,9 @@ class ConformalClassifier(Fitted):
         randomized: False replaces U by 1: the sets are not random, and cover more than :math:`1 - \alpha`.
         penalty: :math:`\lambda` of RAPS, or ``"tune"``: the best for the goal ``tune_for``.
         rank: k of RAPS, or ``"tune"``: the rank that the right class exceeds with probability at most alpha.
-            Tuning uses 30 % of the data, drawn by ``seed``, which is then not used for :math:`\hat q`; it tunes for
-            marginal sets.
-        tune_for: Goal of a tuned penalty. ``"size"``: the smallest sets, with a penalty of 0.001, 0.01, 0.1, 0.2 or
-            0.5. ``"size-stratified coverage"``: coverage near :math:`1 - \alpha` for sets of every size, with a penalty
-            from 0 to 0.002; the worst of the strata 0 to 1, 2 to 3, 4 to 6, 7 to 10, 11 to 100 and more classes counts.
+            Tuning uses 30 % of the data, drawn by ``seed``, which is then not used for :math:`\hat q`.
+        tune_for: Goal of a tuned penalty: ``"size"``, the smallest sets; or ``"size-stratified coverage"``, coverage
+            near :math:`1 - \alpha` for sets of every size.
         seed: Seed of U, and of the data drawn for tuning.
 
     Attributes:
@@ -102,10 +208,6 @@ class ConformalClassifier(Fitted):
         array([[ True, False, False, False]])
         >>> round(conformal.quantile_, 3)
         0.651
-        >>> by_group = ConformalClassifier("top-k", coverage="group-conditional")
-        >>> by_group = by_group.fit(logits, logits.argmax(1), groups=["north", "south"] * 250)
-        >>> by_group.quantiles_
-        {'north': 1.0, 'south': 1.0}
     """
 
     found = ("groups_",)
@@ -124,8 +226,8 @@ class ConformalClassifier(Fitted):
     ) -> None:
         super().__init__()
         inputs.check_choice("score", score, ("lac", "aps", "raps", "top-k"))
-        inputs.check_range("alpha", alpha, low=0.0, high=1.0, open_low=True, open_high=True)
         inputs.check_choice("coverage", coverage, ("marginal", "class-conditional", "group-conditional"))
+        inputs.check_choice("tune_for", tune_for, tuple(PENALTIES))
         if isinstance(penalty, str):
             inputs.check_choice("penalty", penalty, ("tune",))
         else:
@@ -134,20 +236,15 @@ class ConformalClassifier(Fitted):
             inputs.check_choice("rank", rank, ("tune",))
         else:
             inputs.check_count("rank", rank, 0)
-        inputs.check_choice("tune_for", tune_for, tuple(PENALTIES))
-        inputs.check_count("seed", seed, 0)
         self.score = score
-        self.alpha = float(alpha)
+        self.alpha = inputs.check_range("alpha", alpha, low=0.0, high=1.0, open_low=True, open_high=True)
         self.coverage = coverage
         self.randomized = bool(randomized)
         self.penalty = penalty
         self.rank = rank
         self.tune_for = tune_for
-        self.seed = int(seed)
+        self.seed = inputs.check_count("seed", seed, 0)
         self.groups_: tuple[Group, ...] = ()
-        # Of the fit under way: the groups of its samples, and the number of samples of each threshold.
-        self._groups_of_fit: list[Group] = []
-        self._counts: list[int] = []
 
     @property
     def quantile_(self) -> float:
@@ -192,7 +289,7 @@ class ConformalClassifier(Fitted):
         """Fit on predictions the model was not trained on, and return self.
 
         Args:
-            logits: ``(N, C)``, or binary ``(N,)`` or ``(N, 1)``: the logit of class 1. Torch, NumPy or a data frame.
+            logits: ``(N, C)``, or binary ``(N,)`` or ``(N, 1)``: the logit of class 1.
             target: Class indices, or names of classes, ``(N,)``.
             groups: Group of each sample, for group-conditional sets: strings, numbers or tuples of them; a list, an
                 array, a tensor or a column of a data frame.
@@ -204,100 +301,113 @@ class ConformalClassifier(Fitted):
             raise ValueError(
                 "conformal sets have no sample_weight: a threshold would depend on the new sample's weight"
             )
-        self._check_groups(groups)
-        labels = frames.as_array(target).reshape(-1)
-        used = np.ones(len(labels), dtype=bool) if ignore_index is None else labels != ignore_index
-        if groups is not None:
-            given = group_labels(groups, len(labels))
-            self._groups_of_fit = [label for label, use in zip(given, used.tolist(), strict=True) if use]
-        try:
-            return super().fit(logits, target, ignore_index=ignore_index, classes=classes)
-        finally:
-            self._groups_of_fit = []
+        self._check(groups)
+        data, names = checked_samples(logits, target, None, ignore_index, classes)
+        part, known = np.zeros_like(data.target), self.groups_
+        if self.coverage == "class-conditional":
+            part = data.target
+        elif self.coverage == "group-conditional":
+            every = frames.as_array(target).reshape(-1)
+            labels = group_labels(groups, len(every))
+            if ignore_index is not None:
+                labels = [label for label, kept in zip(labels, (every != ignore_index).tolist(), strict=True) if kept]
+            known = known_groups(labels)
+            part = positions(labels, known)
+        classes_or_groups = data.logits.shape[1] if self.coverage == "class-conditional" else max(1, len(known))
+        self.map_, counts = self._sets(data, part, classes_or_groups)
+        self.groups_, self.labels_, self.notices_ = known, names, []
+        self.class_count_, self.samples_ = data.logits.shape[1], len(data.target)
+        self.examine(data)
+        self._examine_thresholds(data, counts)
+        return self.warned()
 
-    def examine(self, data: HeldOut) -> None:
-        """Add notices about thresholds from few samples, and classes without samples."""
-        super().examine(data)
-        names = None if self.coverage == "marginal" else tuple(self.quantiles_)
-        self.notices_ += threshold_notices(self._counts, names, self.alpha)
-        if self.coverage == "marginal" and math.isfinite(self.map_.quantile):  # else every set holds all classes
-            counts = np.bincount(data.target, minlength=data.logits.shape[1])
-            self.notices_ += absent_notices(counts.tolist(), self.classes_.tolist())
+    def _sets(self, data: HeldOut, part: IndexArray, parts: int) -> tuple[Sets, list[int]]:
+        """Tune the penalties if requested, and find the threshold of each part, from as many samples."""
+        penalty, rank = (0.0 if value == "tune" else float(value) for value in (self.penalty, self.rank))
+        seed = self.seed if self.randomized and self.score in ("aps", "raps") else None
+        sets = Sets(self.score, np.array(0.0), penalty, rank, seed, self.coverage == "group-conditional")
+        if self.score == "raps" and "tune" in (self.penalty, self.rank):
+            share = math.ceil(TUNING_SHARE * len(part))
+            if share == len(part):
+                raise ValueError(f"tuning needs at least 2 samples, got {len(part)}: pass penalty and rank as numbers")
+            order = random_words(self.seed, len(part)).argsort(kind="stable")
+            tuning, rest = data.take(order[:share]), order[share:]
+            data, part = data.take(rest), part[rest]
+            if self.rank == "tune":
+                rank = conformal_quantile(replace(sets, score="top-k").of_right(tuning), self.alpha)
+                sets = replace(sets, rank=min(rank, float(data.logits.shape[1])))
+            if self.penalty == "tune":
+                sets = replace(sets, penalty=tuned_penalty(sets, tuning, self.alpha, self.tune_for))
+        scores = sets.of_right(data)
+        quantiles = np.array([conformal_quantile(scores[part == k], self.alpha) for k in range(parts)])
+        limit = quantiles.reshape(()) if self.coverage == "marginal" else quantiles
+        return replace(sets, quantile=limit), np.bincount(part, minlength=parts).tolist()
 
-    def _check_groups(self, groups: Any) -> None:
-        if groups is None and self.coverage == "group-conditional":
-            raise ValueError("group-conditional sets need the group of each sample: pass groups=")
-        if groups is not None and self.coverage != "group-conditional":
-            raise ValueError(
-                f"{self.coverage} sets do not use groups: leave them out, or use coverage='group-conditional'"
+    def _examine_thresholds(self, data: HeldOut, counts: list[int]) -> None:
+        """Add notices about thresholds from too few samples, and about classes without samples."""
+        marginal = self.coverage == "marginal"
+        names = [""] if marginal else [f"{name!r}: " for name in self.quantiles_]
+        few = []
+        for name, count in zip(names, counts, strict=True):
+            low, high = coverage_range(count, self.alpha)
+            if low == 1:
+                few.append(f"{name}{counted(count, 'sample')}, no finite threshold")
+            elif high - low > WIDEST:
+                few.append(f"{name}{counted(count, 'sample')}, {low:.1%} to {high:.1%}")
+        if few:
+            self.notice(
+                f"with few samples the coverage at alpha={self.alpha:g} may differ from {1 - self.alpha:.1%}, 90 % "
+                f"range: {listed(few)}; with fewer than {fewest_samples(self.alpha)} there is no threshold, and sets "
+                "hold all classes, or that class: fit on more samples, or raise alpha"
+            )
+        absent = np.bincount(data.target, minlength=data.logits.shape[1]) == 0
+        if absent.any() and marginal and math.isfinite(self.map_.quantile):  # else every set holds all classes
+            self.notice(
+                f"no samples of {listed([repr(name) for name in self.classes_[absent].tolist()])}, so the coverage of "
+                "these classes is unknown: fit on samples of all classes, or use coverage='class-conditional'"
             )
 
-    def fit_map(self, data: HeldOut) -> Part:
-        """Tune the penalties if requested, and compute the quantiles of the scores."""
-        logits, target = data.logits, data.target
-        known = known_groups(self._groups_of_fit)
-        part, parts = np.zeros_like(target), 1
-        if self.coverage == "class-conditional":
-            part, parts = target, logits.shape[1]
-        elif self.coverage == "group-conditional":
-            part, parts = positions(self._groups_of_fit, known), len(known)
-        seed = self.seed if self.randomized and self.score in ("aps", "raps") else None
-        penalty, rank = (0.0 if value == "tune" else float(value) for value in (self.penalty, self.rank))
-        if self.score == "raps" and "tune" in (self.penalty, self.rank):
-            tuning, rest = tuning_split(len(logits), self.seed)
-            penalty, rank = self._tuned(logits[tuning], target[tuning], seed)
-            logits, target, part = logits[rest], target[rest], part[rest]
-        sets = Sets(self.score, np.array(0.0), penalty, rank, seed, False)
-        scores = evaluated(sets.scores, logits)[np.arange(len(target)), target]
-        quantiles = np.array([conformal_quantile(scores[part == k], self.alpha) for k in range(parts)])
-        self.groups_ = known
-        self._counts = np.bincount(part, minlength=parts).tolist()
-        limit = quantiles.reshape(()) if self.coverage == "marginal" else quantiles
-        return Sets(self.score, limit, penalty, rank, seed, self.coverage == "group-conditional")
+    def _check(self, groups: Any) -> None:
+        if (groups is None) == (self.coverage == "group-conditional"):
+            raise ValueError(
+                f"{self.coverage} sets {'need' if groups is None else 'do not use'} groups: only with "
+                "coverage='group-conditional' pass groups=, or to a module positions in groups_"
+            )
 
-    def _tuned(self, logits: Array, target: Array, seed: int | None) -> tuple[float, float]:
-        rank = tuned_rank(logits, target, self.alpha) if self.rank == "tune" else float(self.rank)
-        if self.penalty != "tune":
-            return float(self.penalty), rank
-
-        def scores(penalty: float) -> Array:
-            sets = Sets(self.score, np.array(0.0), penalty, rank, seed, False)
-            return np.asarray(evaluated(sets.scores, logits))
-
-        return tuned_penalty(scores, target, self.alpha, self.tune_for), rank
-
-    def predict_set(self, logits: Any, *, groups: Any = None, seed: int | None = None) -> Any:
+    def predict_set(self, logits: Any, *, groups: Any = None) -> Any:
         """Return which classes are in the set of each sample: boolean, ``(N, C)``; ``(N, 2)`` for binary logits.
 
         Args:
             logits: ``(N, C)``, or binary ``(N,)`` or ``(N, 1)``. A NumPy array gives a NumPy array.
             groups: Group of each sample, for group-conditional sets. The set of a group that ``fit`` did not see holds
                 all classes, the only set that is sure to cover, and a warning names the group.
-            seed: Gives the samples another U, if scores are randomised. With the default, the classifier's seed, the
-                coverage holds even for samples with the same logits.
         """
-        if seed is not None:
-            inputs.check_count("seed", seed, 0)
-        self._check_groups(groups)
-        rows, sets = self.rows(logits), self.map_
-        if seed is not None and sets.seed is not None:
-            sets = replace(sets, seed=int(seed))
-        more: tuple[Any, ...] = ()
-        if groups is not None:
-            labels = group_labels(groups, len(rows))
-            if unknown := set(labels) - set(self.groups_):
-                inputs.warn(
-                    f"{counted(len(unknown), 'group')} had no samples in fit, so that the sets hold all classes: "
-                    f"{', '.join(map(repr, known_groups(unknown)[:5]))}{', ...' if len(unknown) > 5 else ''}",
-                    FitWarning,
-                )
-            places = positions(labels, self.groups_)
-            more = (rows.new_tensor(places.tolist()).long() if is_tensor(rows) else places,)
-        return self.in_container(logits, evaluated(sets.sets, rows, *more))
+        self._check(groups)
+        if groups is None:
+            return self(logits)
+        labels = group_labels(groups, len(logits))
+        if unknown := set(labels) - set(self.groups_):
+            inputs.warn(
+                f"{counted(len(unknown), 'group')} had no samples in fit, so that the sets hold all classes: "
+                f"{listed([repr(group) for group in known_groups(unknown)])}",
+                FitWarning,
+            )
+        return self(logits, positions(labels, self.groups_))
 
-    def __call__(self, logits: Any) -> Any:
-        """Return the sets, as ``predict_set`` does."""
-        return self.predict_set(logits)
+    def __call__(self, logits: Any, places: Any = None) -> Any:
+        """Return the sets, as ``predict_set`` does; those of groups by the position of each group in ``groups_``."""
+        self._check(places)
+        rows = self.rows(logits)
+        if places is None:
+            return self.in_container(logits, evaluated(self.map_.sets, rows))
+        if is_tensor(rows) and not is_tensor(places):
+            places = rows.new_tensor(places.tolist()).long()
+        return self.in_container(logits, evaluated(self.map_.sets, rows, places))
+
+
+def listed(items: list[str]) -> str:
+    """The first five, and how many more there are."""
+    return ", ".join(items[:5]) + (f" and {len(items) - 5} more" if len(items) > 5 else "")
 
 
 def group_labels(groups: Any, samples: int) -> list[Group]:
@@ -319,8 +429,6 @@ def plain_label(value: Any) -> Group:
     """Check one label and convert it to Python's own types, lists to tuples."""
     if isinstance(value, np.generic):
         value = value.item()
-    elif is_tensor(value):
-        value = value.tolist()
     if isinstance(value, tuple | list):
         return tuple(plain_label(part) for part in value)
     if not isinstance(value, str | int | float) or value != value:
@@ -334,10 +442,9 @@ def plain_label(value: Any) -> Group:
 def known_groups(labels: Iterable[Group]) -> tuple[Group, ...]:
     """The different groups, in an order that does not depend on the samples' order."""
     different = set(labels)
-    try:
-        return tuple(sorted(different))
-    except TypeError:  # strings and numbers
+    if len({type(label) for label in different}) > 1:  # strings and numbers have no order
         return tuple(sorted(different, key=lambda label: (type(label).__name__, repr(label))))
+    return tuple(sorted(different))
 
 
 def positions(labels: list[Group], known: Iterable[Group]) -> IndexArray:

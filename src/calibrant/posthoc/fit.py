@@ -1,33 +1,117 @@
-"""What all calibrators share: checked input, a fit that makes a map, notices, and a check against doing nothing."""
+"""What all calibrators share: checked samples and their folds, a fit that makes a map, and notices."""
 
-import copy
 import inspect
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from calibrant import frames, inputs
-from calibrant.frames import is_tensor, of_tensor
+from calibrant.frames import Array, IndexArray, Marks, is_tensor, of_tensor
 from calibrant.inputs import FitWarning, counted
-from calibrant.posthoc.cross_validation import HeldOut, fold_of
-from calibrant.posthoc.map import FLOOR, TINY, Map, Part, evaluated, mixed, operations
+from calibrant.posthoc.map import FLOOR, TINY, Map, Mixed, evaluated
 
 if TYPE_CHECKING:
     from torch import nn
 
-Array = npt.NDArray[Any]
-# Fits of few rows are cross-checked against doing nothing: up to this many, or four times those that a method needs, if
-# the logits have no more than so many elements.
-CROSS_CHECKED, CROSS_CHECKED_ELEMENTS = 200, 2**16
+GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio
+CHUNK = 2**18  # elements
+# With fewer samples, whether predictions are right is chance.
+FEWEST = 10
 LIKE_PROBABILITIES = "these logits look like probabilities: pass logits_from_probabilities(probabilities)"
 
 
-class Fitted(ABC):
+class HeldOut(NamedTuple):
+    """Checked held-out samples.
+
+    Attributes:
+        logits: ``(N, C)``, float32 or float64, finite.
+        target: Class indices, ``(N,)``.
+        weight: ``(N,)`` in float64, all positive; None if all are 1.
+    """
+
+    logits: Array
+    target: IndexArray
+    weight: Array | None
+
+    @property
+    def count(self) -> float:  # type: ignore[override]
+        """Number of samples, of which each counts as often as its weight says."""
+        return len(self.target) if self.weight is None else float(self.weight.sum())
+
+    @property
+    def share(self) -> Array:
+        """Weights that sum to 1, ``(N,)``."""
+        return self.weights / self.count
+
+    @property
+    def weights(self) -> Array:
+        """Weights of the samples, ``(N,)``, also if all are 1."""
+        return np.ones(len(self.target)) if self.weight is None else self.weight
+
+    @property
+    def of_target(self) -> tuple[IndexArray, IndexArray]:
+        """Row and column of each sample's class."""
+        return np.arange(len(self.target)), self.target
+
+    def take(self, rows: IndexArray | Array) -> "HeldOut":
+        """Some of the samples, by index or mask."""
+        return HeldOut(self.logits[rows], self.target[rows], None if self.weight is None else self.weight[rows])
+
+
+def random_words(seed: int, count: int) -> IndexArray:
+    """Random 64-bit numbers by SplitMix64: the same with every version of every library."""
+    state = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN) + np.uint64(seed % 2**64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        state = (state ^ (state >> np.uint64(shift))) * np.uint64(factor)
+    return (state ^ (state >> np.uint64(31))).view(np.int64)
+
+
+def canonical_order(data: HeldOut) -> IndexArray:
+    """A permutation of the samples, the same sequence in whatever order they came.
+
+    They are sorted by class, and then by a fixed random projection of their logits: the last bits of the logits, which
+    depend on the processor, can only exchange neighbours that are nearly equal.
+    """
+    factors = random_words(0, data.logits.shape[1]) / 2.0**63
+    step = max(1, CHUNK // data.logits.shape[1])
+    position = np.empty(len(data.target))
+    for start in range(0, len(position), step):
+        part = data.logits[start : start + step].astype(np.float64)
+        below = np.maximum(part - part.max(1, keepdims=True), -1e30)
+        # Term by term: the order of other sums, and so their last bit, depends on the processor.
+        position[start : start + step] = (below * factors).cumsum(1)[:, -1]
+    weight = () if data.weight is None else (data.weight,)
+    return np.lexsort((*weight, position, data.target))
+
+
+def fold_of(data: HeldOut, folds: int) -> IndexArray:
+    """Fold of each sample: every class is spread evenly, and the order of the samples does not matter.
+
+    A sample is in one fold, whatever its weight: if a part of it were fitted and another predicted, a weight that is no
+    count of independent samples would make every method look better the closer it fits.
+    """
+    fold = np.empty(len(data.target), dtype=np.int64)
+    fold[canonical_order(data)] = np.arange(len(fold)) % folds
+    return fold
+
+
+def out_of_fold(
+    fit_map: Callable[[HeldOut], Map], data: HeldOut, fold: IndexArray, numbers: Iterable[int]
+) -> tuple[Array, IndexArray]:
+    """Probabilities of the samples of some folds by fits without their fold, in float64, and their places."""
+    places = [np.flatnonzero(fold == number) for number in numbers]
+    places = [place for place in places if len(place)]
+    found = [
+        evaluated(fit_map(data.take(fold != fold[place[0]])).probabilities, data.logits[place]) for place in places
+    ]
+    return np.concatenate(found).astype(np.float64), np.concatenate(places)
+
+
+class Fitted:
     """Base class of anything fitted to held-out logits.
 
     Options are attributes of the names of the arguments of ``__init__``. ``fit`` makes a map of them and the samples,
@@ -41,10 +125,17 @@ class Fitted(ABC):
         notices_: What is doubtful about the fit.
     """
 
+    # Classes of this package that can be saved, by name.
+    kinds: ClassVar[dict[str, type["Fitted"]]] = {}
     # Results of the fit, besides the map, that a file keeps.
     found: tuple[str, ...] = ()
     one_column_is_binary = True
     in_numpy = True  # unless the map has tensors
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.__module__.startswith("calibrant."):
+            Fitted.kinds[cls.__name__] = cls
 
     def __init__(self) -> None:
         self.map_: Any = None
@@ -55,57 +146,24 @@ class Fitted(ABC):
         self._warned = False
 
     @property
-    def classes_(self) -> Array:
+    def classes_(self) -> Marks:
         """Label of each class, in the order of the columns; 0, 1, ... unless the target had names."""
         self.require_fitted()
         return np.arange(self.class_count_ or 0) if self.labels_ is None else np.asarray(self.labels_)
-
-    def fit(
-        self,
-        logits: Any,
-        target: Any,
-        *,
-        sample_weight: Any = None,
-        ignore_index: int | None = -100,
-        classes: Sequence[Any] | None = None,
-    ) -> Self:
-        """Fit on predictions the model was not trained on, and return self.
-
-        Args:
-            logits: ``(N, C)``, dense ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``: the logit of class 1.
-                Torch, NumPy or a data frame.
-            target: Class indices, or names of classes, ``(N, ...)``: the shape of the logits without the classes.
-            sample_weight: Non-negative weights, the shape of ``target``. A sample of weight 2 counts as two.
-            ignore_index: Label of samples to ignore; None to ignore none.
-            classes: Label of each column of the logits. By default the target holds the indices 0 to C - 1; if it holds
-                names, the columns of a data frame with these names, else the sorted names. A single column with the
-                name of a class is that class.
-        """
-        data, labels = checked_samples(logits, target, sample_weight, ignore_index, classes)
-        self.labels_, self.notices_ = labels, []
-        self.solve(data)
-        self.examine(data)
-        for notice in self.notices_:
-            inputs.warn(f"{type(self).__name__}: {notice}", FitWarning)
-        return self
-
-    def solve(self, data: HeldOut) -> None:
-        """Fit on checked data, without a check of the result."""
-        self.map_ = self.fit_map(data)
-        self.class_count_, self.samples_ = data.logits.shape[1], len(data.target)
-
-    @abstractmethod
-    def fit_map(self, data: HeldOut) -> Part:
-        """Return the fitted map."""
 
     def notice(self, text: str) -> None:
         """Record something doubtful about the fit; ``fit`` warns about it when it is done."""
         self.notices_.append(text)
 
+    def warned(self) -> Self:
+        """Warn about all notices, and return self."""
+        for notice in self.notices_:
+            inputs.warn(f"{type(self).__name__}: {notice}", FitWarning)
+        return self
+
     def examine(self, data: HeldOut) -> None:
         """Add notices about the data and what was fitted."""
-        stride = max(1, len(data.logits) // 1000)
-        if inputs.looks_like_probabilities(data.logits[::stride]):
+        if inputs.looks_like_probabilities(data.logits):
             self.notice(LIKE_PROBABILITIES)
         if data.weight is not None and data.count < 0.1 * len(data.target):
             self.notice(
@@ -146,7 +204,7 @@ class Fitted(ABC):
         return inputs.in_container(given, rows, self.classes_.tolist(), of_logits=of_logits)
 
     def _check_classes(self, shape: tuple[int, ...], classes: int) -> None:
-        if classes == self.class_count_:
+        if classes == self.class_count_ and (len(shape) > 1 or self.one_column_is_binary):
             return
         remedy = "use the model it was fitted for, or fit again"
         if len(shape) == 1 and shape[0] == self.class_count_:
@@ -170,19 +228,10 @@ class Fitted(ABC):
         ``forward`` returns what calling this object returns, ``predict_proba`` and so on too. It can be moved to other
         devices, traced, compiled and exported; ``.half()`` and ``torch.autocast`` do not change its precision.
         """
-        from calibrant.posthoc.export import as_module
+        from calibrant.posthoc.modules import CalibratorModule
 
         self.require_fitted()
-        return as_module(self)
-
-    def __getattr__(self, name: str) -> Any:
-        """Say what is missing where a result of the fit is asked for before it."""
-        fitted = name in type(self).found
-        raise AttributeError(
-            f"{type(self).__name__} is not fitted: call fit(logits, target) first, then it has {name}"
-            if fitted
-            else f"{type(self).__name__!r} object has no attribute {name!r}"
-        )
+        return CalibratorModule(self)
 
     def options(self) -> dict[str, Any]:
         """Arguments that make the same object, unfitted."""
@@ -194,7 +243,7 @@ class Fitted(ABC):
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
 
-class Calibrator(Fitted):
+class Calibrator(Fitted, ABC):
     r"""Base class of the post-hoc calibrators, to be used after a trained classifier.
 
     ``fit`` solves for the parameters of the method; ``predict_proba`` returns calibrated probabilities, and
@@ -219,7 +268,38 @@ class Calibrator(Fitted):
     def __init__(self, *, strict: bool = False) -> None:
         super().__init__()
         self.strict = bool(strict)
-        self.smoothing_ = 0.0
+
+    def fit(
+        self,
+        logits: Any,
+        target: Any,
+        *,
+        sample_weight: Any = None,
+        ignore_index: int | None = -100,
+        classes: Sequence[Any] | None = None,
+    ) -> Self:
+        """Fit on predictions the model was not trained on, and return self.
+
+        Args:
+            logits: ``(N, C)``, dense ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``: the logit of class 1.
+                Torch, NumPy or a data frame.
+            target: Class indices, or names of classes, ``(N, ...)``: the shape of the logits without the classes.
+            sample_weight: Non-negative weights, the shape of ``target``. A sample of weight 2 counts as two.
+            ignore_index: Label of samples to ignore; None to ignore none.
+            classes: Label of each column of the logits. By default the target holds the indices 0 to C - 1; if it holds
+                names, the columns of a data frame with these names, else the sorted names. A single column with the
+                name of a class is that class.
+        """
+        data, labels = checked_samples(logits, target, sample_weight, ignore_index, classes)
+        self.labels_, self.notices_ = labels, []
+        self.solve(data)
+        self.examine(data)
+        return self.warned()
+
+    def solve(self, data: HeldOut) -> None:
+        """Fit on checked data, without a check of the result."""
+        self.map_ = self.fit_map(data)
+        self.class_count_, self.samples_ = data.logits.shape[1], len(data.target)
 
     @abstractmethod
     def fit_map(self, data: HeldOut) -> Map:
@@ -227,15 +307,14 @@ class Calibrator(Fitted):
 
     def mixed(self, of: Map, data: HeldOut) -> Map:
         """Mix with the uniform distribution as much as n samples ask for."""
-        self.smoothing_ = 0.0 if self.strict else 1 / (max(1.0, data.count) + 1)
-        return mixed(of, self.smoothing_)
+        return of if self.strict else Mixed(1 / (max(1.0, data.count) + 1), of)
 
     def rows_needed(self, classes: int) -> int:  # noqa: ARG002 (some methods need rows for each class)
         """Rows below which the fit has a notice."""
         return self.least_rows
 
     def examine(self, data: HeldOut) -> None:
-        """Add notices: few rows, absent classes, and a cross-check of small fits against doing nothing."""
+        """Add notices: few rows, absent classes, and predictions that are no better than chance or all right."""
         super().examine(data)
         (count, classes), needed = data.logits.shape, self.rows_needed(data.logits.shape[1])
         if count < needed:
@@ -243,31 +322,17 @@ class Calibrator(Fitted):
                 f"{counted(count, 'sample')} of {classes} classes {'are' if count > 1 else 'is'} few for this method, "
                 f"which needs about {needed}: use more data, or AutoCalibration, which falls back to fewer parameters"
             )
-        if self.moves_classes:
-            self.examine_classes(data)
-        if not self.reports_order:
-            self.examine_order(data)
-        few = 10 <= count <= max(CROSS_CHECKED, 4 * needed) and count * classes <= CROSS_CHECKED_ELEMENTS
-        if few and (worse := self._harm(data)):
-            self.notice(worse)
-
-    def examine_classes(self, data: HeldOut) -> None:
-        """Add a notice about classes without samples."""
-        absent = np.flatnonzero(np.bincount(data.target, minlength=data.logits.shape[1]) == 0).tolist()
-        if absent:
+        absent = np.flatnonzero(np.bincount(data.target, minlength=classes) == 0).tolist()
+        if absent and self.moves_classes:
             named = ", ".join(str(k if self.labels_ is None else self.labels_[k]) for k in absent[:5])
             named += ", ..." if len(absent) > 5 else ""
             self.notice(
-                f"{len(absent)} of {data.logits.shape[1]} classes {'has' if len(absent) == 1 else 'have'} no samples "
-                f"({named}), and may become unlikely: use data with all classes, or TemperatureScaling"
+                f"{len(absent)} of {classes} classes {'has' if len(absent) == 1 else 'have'} no samples ({named}), and "
+                "may become unlikely: use data with all classes, or TemperatureScaling"
             )
-
-    def examine_order(self, data: HeldOut) -> None:
-        """Add a notice about predictions that are no better than chance, or all right."""
-        count = len(data.target)
-        true = data.logits[np.arange(count), data.target]
-        if count < 10:
+        if count < FEWEST or self.reports_order:
             return
+        true = data.logits[data.of_target]
         if float((data.logits.mean(1) - true).sum(dtype=np.float64)) >= 0:
             shown = "" if self.labels_ is None else f" (columns were taken as {', '.join(map(str, self.labels_[:8]))})"
             self.notice(
@@ -285,21 +350,24 @@ class Calibrator(Fitted):
     ) -> str | None:
         """Compare the method with doing nothing in cross-validation; a sentence with numbers if it is worse, else None.
 
+        It is None for fewer than 10 samples too. The calibrator itself is not changed.
+
         Args:
             logits: Logits that the method was fitted on, as for ``fit``.
             target: Their classes.
             sample_weight: Their weights, as for ``fit``.
             ignore_index: Label of samples to ignore; None to ignore none.
         """
-        return self._harm(checked_samples(logits, target, sample_weight, ignore_index, self.labels_)[0])
-
-    def _harm(self, data: HeldOut) -> str | None:
-        after = self.cross_fitted(data)
-        true = np.arange(len(data.target)), data.target
+        data, _ = checked_samples(logits, target, sample_weight, ignore_index, self.labels_)
+        if len(data.target) < FEWEST:
+            return None
+        fresh = type(self)(**self.options())
+        after, order = out_of_fold(fresh.fit_map, data, fold_of(data, 5), range(5))
+        data = data.take(order)
         before = evaluated(lambda xp, rows: xp.log_softmax(xp.wide(rows)), data.logits)
         with np.errstate(divide="ignore"):
             both = before, np.log(after)
-        loss = [float(-(data.share @ np.maximum(p[true], FLOOR))) for p in both]
+        loss = [float(-(data.share @ np.maximum(p[data.of_target], FLOOR))) for p in both]
         right = [float(data.share @ (p.argmax(1) == data.target)) for p in both]
         # One sample is chance; half of another is for rounding.
         worse = {"log loss": loss[1] > loss[0], "accuracy": right[1] < right[0] - 1.5 / data.count}
@@ -312,26 +380,6 @@ class Calibrator(Fitted):
             f"{loss[0]:.3f}, accuracy {right[1]:.1%} against {right[0]:.1%}: leave the predictions as they are, or use "
             "more data"
         )
-
-    def cross_fitted(self, data: HeldOut, folds: int = 5) -> Array:
-        """Probabilities of each sample by a fit without its fold, in float64.
-
-        A fold whose fit fails keeps its own probabilities. The calibrator itself is not changed.
-        """
-        fold = fold_of(data, folds)
-        result: Array = evaluated(lambda xp, rows: xp.softmax(xp.wide(rows)), data.logits)
-        for number in range(folds):
-            out = fold == number
-            if out.all() or not out.any():
-                continue
-            try:
-                fresh = copy.copy(self)
-                fresh.notices_ = []
-                made = fresh.fit_map(data.take(~out))
-            except ValueError:
-                continue
-            result[out] = evaluated(made.probabilities, data.logits[out])
-        return result
 
     def __call__(self, logits: Any) -> Any:
         """Return calibrated logits in the given shape; of two classes in one column, that of class 1.
@@ -347,8 +395,7 @@ class Calibrator(Fitted):
         """Return calibrated probabilities, ``(N, C)`` with rows that sum to one; ``(N, 2)`` for binary logits.
 
         Args:
-            logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``. What comes out is what went in:
-                a tensor, a NumPy array or a data frame. Lists give an array; an empty one gives ``(0, C)``.
+            logits: As for calling the object. Lists give an array; an empty one gives ``(0, C)``.
         """
         rows = self.rows(logits)
         return self.in_container(logits, evaluated(self.map_.probabilities, rows))
@@ -361,9 +408,8 @@ class Calibrator(Fitted):
     def fold_into(self, linear: "nn.Linear") -> "nn.Module":
         """Return a new last layer that gives calibrated logits, if the map is affine in the logits.
 
-        A layer cannot mix with the uniform distribution: that is left out; see ``strict``. Structured scaling corrects
-        log-probabilities, whose normalisation depends on the sample: its temperature is folded into the layer, and the
-        rest follows as a module.
+        A layer cannot mix with the uniform distribution: that is left out; see ``strict``. Of structured scaling, the
+        temperature is folded into the layer, and the rest follows as a module.
 
         Args:
             linear: The classifier's last layer, with one output per class (or one, if binary). It is not changed. The
@@ -372,7 +418,7 @@ class Calibrator(Fitted):
         Raises:
             TypeError: If the method is not affine.
         """
-        from calibrant.posthoc.export import folded
+        from calibrant.posthoc.modules import folded
 
         self.require_fitted()
         return folded(self, linear)
@@ -433,15 +479,14 @@ def logits_from_probabilities(probabilities: Any) -> Any:
         inputs.warn_if_mistaken("probabilities", checked.ravel())
     elif len(checked):
         inputs.distributions(checked)
-    values: Any = checked
     if is_tensor(probabilities) and (probabilities.requires_grad or probabilities.device.type != "cpu"):
         from calibrant.numerics import at_least_float32
 
-        values = at_least_float32(probabilities)
-    xp = operations(values)
-    found = xp.log(xp.maximum(values, TINY))
+        p = at_least_float32(probabilities)
+        return p.clamp_min(TINY).log() - (1 - p).clamp_min(TINY).log() if binary else p.clamp_min(TINY).log()
+    found = np.log(np.maximum(checked, TINY))
     if binary:
-        found = found - xp.log(xp.maximum(1 - values, TINY))
+        found = found - np.log(np.maximum(1 - checked, TINY))
     if is_tensor(probabilities):
-        return found if is_tensor(found) else sys.modules["torch"].from_numpy(found)
+        return sys.modules["torch"].from_numpy(found)
     return frames.like(probabilities, found, frames.columns(probabilities) or None)

@@ -4,13 +4,11 @@ A map is a dataclass of arrays, numbers and further maps. So it is saved, moved 
 exported by its kind, whatever method made it. ``of`` is the map whose result it takes: the chain ends in ``Logits``.
 """
 
-import functools
 import math
-import operator
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -26,6 +24,7 @@ FLOOR = math.log(TINY)
 HUGE = 1e30
 # Log-odds beyond these would give a probability below float32's smallest normal number.
 FARTHEST_ODDS = 87.0
+NO_BITS = "ONNX cannot hash the bits of logits for randomised sets: fit with randomized=False to export"
 # Elements of the rows that NumPy evaluates at a time: they stay in the cache, and need little memory.
 PIECE, PIECE_ROWS = 2**17, 512
 
@@ -36,18 +35,13 @@ class NumpyOps:
     exp: Any = np.exp
     log: Any = np.log
     log1p: Any = np.log1p
-    logaddexp: Any = np.logaddexp
-    minimum: Any = np.minimum
-    maximum: Any = np.maximum
+    clip: Any = staticmethod(np.clip)
     where: Any = staticmethod(np.where)
     concat: Any = staticmethod(np.concatenate)
 
-    def arange(self, count: int) -> Array:
-        return np.arange(count)
-
-    def const(self, values: Any, like: Array) -> Array:
-        """An array of a map, in the type and on the device of the rows."""
-        return np.asarray(values, like.dtype)
+    def like(self, values: Any, other: Array) -> Array:
+        """Rows, or an array of a map, in the type and on the device of other rows."""
+        return np.asarray(values, other.dtype)
 
     def wide(self, rows: Array) -> Array:
         """Float64, or float32 on a device without it."""
@@ -56,15 +50,8 @@ class NumpyOps:
     def single(self, rows: Array) -> Array:
         return rows.astype(np.float32, copy=False)
 
-    def like(self, rows: Array, other: Array) -> Array:
-        return rows.astype(other.dtype, copy=False)
-
     def is_double(self, rows: Array) -> bool:
-        return bool(rows.dtype == np.float64)
-
-    def has_bits(self) -> bool:
-        """Whether the bits of a number can be read."""
-        return True
+        return str(rows.dtype).endswith("float64")
 
     def largest(self, rows: Array) -> Array:
         return rows.max(1, keepdims=True)
@@ -80,27 +67,23 @@ class NumpyOps:
         return np.take_along_axis(rows, places, 1)
 
     def log_softmax(self, rows: Array) -> Array:
-        below = rows - rows.max(1, keepdims=True)
-        return below - np.log(np.exp(below).sum(1, keepdims=True))
+        below = rows - self.largest(rows)
+        return below - self.log(self.total(self.exp(below)))
 
     def softmax(self, rows: Array) -> Array:
-        powers = np.exp(rows - rows.max(1, keepdims=True))
-        powers /= powers.sum(1, keepdims=True)
-        return powers
-
-    def sigmoid(self, odds: Array) -> Array:
-        return 1 / (1 + np.exp(-odds))
+        powers = self.exp(rows - self.largest(rows))
+        return powers / self.total(powers)
 
     def descending(self, rows: Array) -> Array:
         """Order of each row from its largest entry; equal ones stay in order."""
         return (-rows).argsort(axis=1, kind="stable")
 
-    def inverse(self, order: Array) -> Array:
-        """The inverse permutation of each row."""
-        return order.argsort(axis=1)
-
     def cumsum(self, rows: Array) -> Array:
         return rows.cumsum(1)
+
+    def bits(self, rows: Array) -> Array:
+        """The 32-bit words of each row, as whole numbers."""
+        return np.ascontiguousarray(rows).view(np.int32).astype(np.int64)
 
     def search(self, edges: Array, positions: Array, right: bool) -> Array:
         """Where to insert positions in ascending edges, row by row."""
@@ -113,21 +96,11 @@ class TorchOps(NumpyOps):
 
     def __init__(self) -> None:
         self.torch = torch = sys.modules["torch"]
-        self.exp, self.log, self.log1p, self.where = torch.exp, torch.log, torch.log1p, torch.where
-        self.logaddexp = torch.logaddexp
-        self.concat = torch.cat
+        self.exp, self.log, self.log1p = torch.exp, torch.log, torch.log1p
+        self.clip, self.where, self.concat = torch.clamp, torch.where, torch.cat
 
-    def minimum(self, rows: Array, bound: Array) -> Array:
-        return rows.clamp_max(bound) if isinstance(bound, int | float) else self.torch.minimum(rows, bound)
-
-    def maximum(self, rows: Array, bound: Array) -> Array:
-        return rows.clamp_min(bound) if isinstance(bound, int | float) else self.torch.maximum(rows, bound)
-
-    def arange(self, count: int) -> Array:
-        return self.torch.arange(count)
-
-    def const(self, values: Any, like: Array) -> Array:
-        return self.torch.as_tensor(values, dtype=like.dtype, device=like.device)
+    def like(self, values: Any, other: Array) -> Array:
+        return self.torch.as_tensor(values, dtype=other.dtype, device=other.device)
 
     def wide(self, rows: Array) -> Array:
         return rows.float() if rows.device.type == "mps" else rows.double()
@@ -135,34 +108,11 @@ class TorchOps(NumpyOps):
     def single(self, rows: Array) -> Array:
         return rows.float()
 
-    def like(self, rows: Array, other: Array) -> Array:
-        return rows.to(other.dtype)
-
-    def is_double(self, rows: Array) -> bool:
-        return bool(rows.dtype == self.torch.float64)
-
-    def has_bits(self) -> bool:
-        from calibrant.torch_private import is_exporting_to_onnx
-
-        return not is_exporting_to_onnx()
-
     def largest(self, rows: Array) -> Array:
         return rows.amax(1, keepdim=True)
 
-    def argmax(self, rows: Array) -> Array:
-        return rows.argmax(1, keepdim=True)
-
     def take(self, rows: Array, places: Array) -> Array:
         return rows.gather(1, places)
-
-    def log_softmax(self, rows: Array) -> Array:
-        return rows.log_softmax(1)
-
-    def softmax(self, rows: Array) -> Array:
-        return rows.softmax(1)
-
-    def sigmoid(self, odds: Array) -> Array:
-        return odds.sigmoid()
 
     def descending(self, rows: Array) -> Array:
         from calibrant.torch_private import is_exporting_to_onnx
@@ -171,18 +121,16 @@ class TorchOps(NumpyOps):
             return rows.topk(rows.shape[1], dim=1).indices
         return rows.argsort(dim=1, descending=True, stable=True)
 
-    def inverse(self, order: Array) -> Array:
-        places = self.torch.arange(order.shape[1], device=order.device).expand_as(order)
-        return self.torch.zeros_like(order).scatter(1, order, places)
+    def bits(self, rows: Array) -> Array:
+        from calibrant.torch_private import is_exporting_to_onnx
+
+        if is_exporting_to_onnx():
+            raise ValueError(NO_BITS)
+        return rows.contiguous().view(self.torch.int32).long()
 
     def search(self, edges: Array, positions: Array, right: bool) -> Array:
-        from calibrant.torch_private import is_exporting
-
-        if is_exporting() or not edges.shape[1]:  # ONNX has no searchsorted
-            return halving_search(
-                self, edges, positions, right, self.torch.zeros_like(positions, dtype=self.torch.long)
-            )
-        return self.torch.searchsorted(edges.contiguous(), positions.contiguous(), right=right)
+        start = self.torch.zeros_like(positions, dtype=self.torch.long)
+        return halving_search(self, edges, positions, right, start)  # ONNX has no searchsorted
 
 
 def halving_search(xp: Any, edges: Array, positions: Array, right: bool, place: Array) -> Array:
@@ -190,7 +138,7 @@ def halving_search(xp: Any, edges: Array, positions: Array, right: bool, place: 
     length = int(edges.shape[1])
     for power in reversed(range(length.bit_length())):
         further = place + 2**power
-        there = xp.take(edges, xp.minimum(further, length) - 1)
+        there = xp.take(edges, xp.clip(further, None, length) - 1)
         beyond = (there > positions) if right else (there >= positions)
         place = xp.where((further > length) | beyond, place, further)
     return place
@@ -206,7 +154,7 @@ class LogScores(NamedTuple):
         return xp.like(_exp(xp, xp.wide(self.log_p), xp.is_double(self.log_p)), self.log_p)
 
     def floored(self, xp: Any) -> "LogScores":
-        return LogScores(xp.maximum(self.log_p, FLOOR), xp.maximum(self.log_not, FLOOR))
+        return LogScores(xp.clip(self.log_p, FLOOR, None), xp.clip(self.log_not, FLOOR, None))
 
     def log_odds(self, xp: Any) -> Array:
         floored = self.floored(xp)
@@ -218,7 +166,7 @@ def _exp(xp: Any, log_p: Array, double: bool) -> Array:
 
     They are not below the smallest normal number of float64, since operations on smaller ones take 50 times as long.
     """
-    return xp.exp(xp.maximum(log_p, -708.0 if double else -104.0))
+    return xp.exp(xp.clip(log_p, -708.0 if double else -104.0, None))
 
 
 def class_scores(xp: Any, logits: Array) -> LogScores:
@@ -232,7 +180,7 @@ def class_scores(xp: Any, logits: Array) -> LogScores:
         return LogScores(xp.like(log_p, logits), xp.like(xp.concat((log_p[:, 1:], log_p[:, :1]), 1), logits))
     _, is_top, log_not_top = _top(xp, logits, log_p)
     # All but the top are at most a half; at the top, which is replaced, an unbounded slope would be NaN times 0.
-    rest = xp.log1p(-xp.minimum(_exp(xp, log_p, xp.is_double(logits)), 0.5))
+    rest = xp.log1p(-xp.clip(_exp(xp, log_p, xp.is_double(logits)), None, 0.5))
     return LogScores(xp.like(log_p, logits), xp.like(xp.where(is_top, log_not_top, rest), logits))
 
 
@@ -249,12 +197,12 @@ def _top(xp: Any, logits: Array, log_p: Array) -> tuple[Array, Array, Array]:
     That is summed over the other classes where a subtraction would cancel.
     """
     top = xp.argmax(logits)
-    is_top = top == xp.const(xp.arange(int(logits.shape[1])), top)
+    is_top = top == xp.like(np.arange(int(logits.shape[1])), top)
     log_top = xp.take(log_p, top)
     others = xp.where(is_top, -math.inf, log_p)
     most = xp.largest(others)
     rest = most + xp.log(xp.total(xp.exp(others - most)))
-    subtracted = xp.log1p(-xp.minimum(xp.exp(log_top), 0.5))
+    subtracted = xp.log1p(-xp.clip(xp.exp(log_top), None, 0.5))
     return top, is_top, xp.where(log_top < math.log(0.5), subtracted, rest)
 
 
@@ -267,50 +215,48 @@ class Part:
     def __init_subclass__(cls) -> None:
         Part.kinds[cls.__name__] = cls
 
-    def parts(self) -> Iterator[tuple[str, "Part"]]:
-        """All parts with their dotted names, this one first."""
-        yield "", self
+    def children(self) -> Iterator[tuple[str, Any]]:
+        """Values of the fields, those of a tuple one by one, with their dotted names."""
         for field in fields(self):
             value = getattr(self, field.name)
-            for number, inner in enumerate(value if isinstance(value, tuple) else (value,)):
-                if isinstance(inner, Part):
-                    name = f"{field.name}.{number}" if isinstance(value, tuple) else field.name
-                    yield from ((f"{name}.{rest}".rstrip("."), part) for rest, part in inner.parts())
+            if isinstance(value, tuple):
+                yield from ((f"{field.name}.{number}", each) for number, each in enumerate(value))
+            else:
+                yield field.name, value
+
+    def parts(self) -> Iterator["Part"]:
+        """All parts, this one first."""
+        yield self
+        for _, value in self.children():
+            if isinstance(value, Part):
+                yield from value.parts()
 
     def arrays(self) -> dict[str, Array]:
         """All arrays, by their dotted names."""
-        return {
-            f"{name}.{field.name}".lstrip("."): value
-            for name, part in self.parts()
-            for field in fields(part)
-            if hasattr(value := getattr(part, field.name), "dtype")
-        }
-
-    def rebuilt(self, value_of: Callable[[str, Any], Any], prefix: str = "") -> Any:
-        """The same map with other arrays: each is what ``value_of`` gives for its name and itself."""
-
-        def new(name: str, value: Any) -> Any:
+        found: dict[str, Array] = {}
+        for name, value in self.children():
             if isinstance(value, Part):
-                return value.rebuilt(value_of, name)
-            if isinstance(value, tuple):
-                return tuple(new(f"{name}.{number}", inner) for number, inner in enumerate(value))
-            return value_of(name, value) if hasattr(value, "dtype") else value
+                found |= {f"{name}.{inner}": array for inner, array in value.arrays().items()}
+            elif hasattr(value, "dtype"):
+                found[name] = value
+        return found
 
-        names = {field.name: f"{prefix}.{field.name}".lstrip(".") for field in fields(self)}
-        return replace(self, **{name: new(path, getattr(self, name)) for name, path in names.items()})
+    def rebuilt(self, value_of: Callable[[str, Any], Any]) -> Any:
+        """The same map with other arrays: each is what ``value_of`` gives for its name and itself."""
+        arrays = {name: value_of(name, array) for name, array in self.arrays().items()}
+        return from_description(self.described(), arrays)
 
     def described(self) -> dict[str, Any]:
         """The map without its arrays, as JSON."""
+        return {"kind": type(self).__name__} | {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
 
-        def plain(value: Any) -> Any:
-            if isinstance(value, Part):
-                return value.described()
-            return [plain(each) for each in value] if isinstance(value, tuple) else value
 
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {"kind": type(self).__name__} | {
-            name: "array" if hasattr(value, "dtype") else plain(value) for name, value in values.items()
-        }
+def _plain(value: Any) -> Any:
+    if isinstance(value, Part):
+        return value.described()
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return "array" if hasattr(value, "dtype") else value
 
 
 def from_description(description: Any, arrays: dict[str, Array], prefix: str = "") -> Any:
@@ -336,7 +282,7 @@ class Map(Part):
 
     def logits(self, xp: Any, rows: Array) -> Array:
         """Calibrated logits, ``(N, C)``."""
-        return xp.log(xp.maximum(self.probabilities(xp, rows), TINY))
+        return xp.log(xp.clip(self.probabilities(xp, rows), TINY, None))
 
     def probabilities(self, xp: Any, rows: Array) -> Array:
         """Calibrated probabilities, ``(N, C)``."""
@@ -348,7 +294,7 @@ class Logits(Map):
     """The logits as they are."""
 
     def logits(self, xp: Any, rows: Array) -> Array:
-        return xp.minimum(xp.maximum(rows, -HUGE), HUGE)
+        return xp.clip(rows, -HUGE, HUGE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -366,10 +312,10 @@ class Affine(Map):
     def logits(self, xp: Any, rows: Array) -> Array:
         x = self.of.logits(xp, rows)
         if self.of_log_probabilities:
-            x = xp.maximum(xp.log_softmax(x), -HUGE)
-        matrix, shift = xp.const(self.matrix, x), xp.const(self.shift, x)
+            x = xp.clip(xp.log_softmax(x), -HUGE, None)
+        matrix, shift = xp.like(self.matrix, x), xp.like(self.shift, x)
         found = x @ matrix.T + shift if self.matrix.ndim == 2 else x * matrix + shift
-        return xp.minimum(xp.maximum(found, -HUGE), HUGE)
+        return xp.clip(found, -HUGE, HUGE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -379,17 +325,8 @@ class Mixed(Map):
     share: float
     of: Map
 
-    def logits(self, xp: Any, rows: Array) -> Array:
-        kept = xp.log_softmax(self.of.logits(xp, rows)) + math.log1p(-self.share)
-        return xp.logaddexp(kept, xp.const(math.log(self.share / int(rows.shape[1])), kept))
-
     def probabilities(self, xp: Any, rows: Array) -> Array:
         return self.of.probabilities(xp, rows) * (1 - self.share) + self.share / int(rows.shape[1])
-
-
-def mixed(of: Map, share: float) -> Map:
-    """A map mixed with the uniform distribution, if its share is not 0."""
-    return Mixed(float(share), of) if share else of
 
 
 @dataclass(frozen=True, eq=False)
@@ -400,18 +337,7 @@ class Mixture(Map):
     maps: tuple[Map, ...]
 
     def probabilities(self, xp: Any, rows: Array) -> Array:
-        parts = [
-            part.probabilities(xp, rows) * xp.const(self.weights[k], rows) for k, part in enumerate(self.maps)
-        ]  # fmt: skip
-        return functools.reduce(operator.add, parts)
-
-
-@dataclass(frozen=True, eq=False)
-class Uniform(Map):
-    """Equal probabilities, as a part of a mixture."""
-
-    def logits(self, xp: Any, rows: Array) -> Array:  # noqa: ARG002
-        return rows * 0
+        return sum(part.probabilities(xp, rows) * xp.like(self.weights[k], rows) for k, part in enumerate(self.maps))
 
 
 @dataclass(frozen=True, eq=False)
@@ -432,16 +358,16 @@ class OddsCurve(Map):
         log_p = xp.log_softmax(self.of.logits(xp, rows))
         odds = log_p[:, 1:] - log_p[:, :1]
         knots = self.knots
-        low, width = xp.const(knots[:-1], odds), xp.const(knots[1:] - knots[:-1], odds)
-        slopes = [xp.const(self.pieces[:, k], odds) for k in range(3)]
-        start, before, after = (xp.const(self.ends[k], odds) for k in range(3))
+        low, width = xp.like(knots[:-1], odds), xp.like(knots[1:] - knots[:-1], odds)
+        slopes = [xp.like(self.pieces[:, k], odds) for k in range(3)]
+        start, before, after = (xp.like(self.ends[k], odds) for k in range(3))
         # How far each piece has been crossed, from 0 to 1: the rises of all pieces add up.
-        t = xp.minimum(xp.maximum((odds - low) / width, 0.0), 1.0)
+        t = xp.clip((odds - low) / width, 0.0, 1.0)
         rises = xp.total(t * (slopes[0] + t * (slopes[1] + t * slopes[2])))
-        below = xp.minimum(odds - xp.const(knots[0], odds), 0.0)
-        above = xp.maximum(odds - xp.const(knots[-1], odds), 0.0)
+        below = xp.clip(odds - xp.like(knots[0], odds), None, 0.0)
+        above = xp.clip(odds - xp.like(knots[-1], odds), 0.0, None)
         curve = start + rises + before * below + after * above
-        slope, shift = (xp.const(self.line[k], odds) for k in range(2))
+        slope, shift = (xp.like(self.line[k], odds) for k in range(2))
         return xp.concat((odds * 0, slope * odds + shift + curve), 1)
 
 
@@ -466,7 +392,7 @@ class Steps(Curve):
     values: Array
 
     def at(self, xp: Any, position: Array) -> Array:
-        edges, values = xp.const(self.edges, position), xp.const(self.values, position)
+        edges, values = xp.like(self.edges, position), xp.like(self.values, position)
         return xp.take(values, xp.search(edges, position, False))
 
 
@@ -478,12 +404,12 @@ class Lines(Curve):
     values: Array
 
     def at(self, xp: Any, position: Array) -> Array:
-        knots, values = xp.const(self.knots, position), xp.const(self.values, position)
-        left = xp.search(xp.const(self.knots[:, 1:-1], position), position, True)
+        knots, values = xp.like(self.knots, position), xp.like(self.values, position)
+        left = xp.search(xp.like(self.knots[:, 1:-1], position), position, True)
         low, high = xp.take(knots, left), xp.take(knots, left + 1)
         width = high - low
-        share = xp.where(width > 0, (position - low) / xp.where(width > 0, width, xp.const(1.0, width)), 0 * width)
-        share = xp.minimum(xp.maximum(share, 0.0), 1.0)
+        share = xp.where(width > 0, (position - low) / xp.where(width > 0, width, 1.0), 0.0)
+        share = xp.clip(share, 0.0, 1.0)
         start, end = xp.take(values, left), xp.take(values, left + 1)
         return start + share * (end - start)
 
@@ -496,10 +422,10 @@ class LogOdds(Curve):
 
     def of(self, xp: Any, scores: LogScores) -> tuple[Array, Array]:
         floored = scores.floored(xp)
-        a, b, c = (xp.const(self.coefficients[:, k : k + 1], scores.log_p) for k in range(3))
+        a, b, c = (xp.like(self.coefficients[:, k : k + 1], scores.log_p) for k in range(3))
         odds = a * floored.log_p - b * floored.log_not + c
-        odds = xp.minimum(xp.maximum(odds, -FARTHEST_ODDS), FARTHEST_ODDS)
-        return xp.sigmoid(odds), xp.sigmoid(-odds)
+        odds = xp.clip(odds, -FARTHEST_ODDS, FARTHEST_ODDS)
+        return 1 / (1 + xp.exp(-odds)), 1 / (1 + xp.exp(odds))
 
 
 @dataclass(frozen=True, eq=False)
@@ -534,31 +460,27 @@ class Curves(Map):
 
     def scores(self, xp: Any, rows: Array) -> tuple[LogScores, Array]:
         """Scores ``(rows, N)``: of the top class; of class 1 of two; or of all. And the mask of the top class."""
-        rounded = self.rounded(xp, rows)
+        rows = self.rounded(xp, rows)
         if self.view == "top-label":
-            return top_scores(xp, rounded)
-        found, first = class_scores(xp, rounded), int(rounded.shape[1] == 2)
+            return top_scores(xp, rows)
+        found, first = class_scores(xp, rows), int(rows.shape[1] == 2)
         return LogScores(found.log_p[:, first:].T, found.log_not[:, first:].T), None
 
     def rounded(self, xp: Any, rows: Array) -> Array:
-        if not (self.single and xp.is_double(rows)):
-            return rows
-        return xp.single(xp.minimum(xp.maximum(rows, -HUGE), HUGE))
+        return xp.single(xp.clip(rows, -HUGE, HUGE)) if self.single and xp.is_double(rows) else rows
 
     def probabilities(self, xp: Any, rows: Array) -> Array:
         scores, is_top = self.scores(xp, rows)
         mapped, complement = (part.T for part in self.curve.of(xp, scores))
         if self.view == "top-label":
-            rounded = self.rounded(xp, rows)
-            others = _divided(xp, xp.softmax(xp.where(is_top, -math.inf, rounded)), complement, mapped)
-            found = xp.where(is_top, mapped, others)
+            shares = xp.softmax(xp.where(is_top, -math.inf, self.rounded(xp, rows)))
+            found = xp.where(is_top, mapped, _divided(xp, shares, complement, mapped))
         elif rows.shape[1] == 2:
             found = xp.concat((complement, mapped), 1)
         else:
             total = xp.total(mapped)
             some = total > TINY
-            divided = mapped / xp.where(some, total, xp.const(1.0, total))
-            found = xp.where(some, divided, scores.probability(xp).T)
+            found = xp.where(some, mapped / xp.where(some, total, 1.0), scores.probability(xp).T)
         return xp.like(found, rows)
 
 
@@ -577,15 +499,9 @@ def _divided(xp: Any, shares: Array, left: Array, confidence: Array) -> Array:
     kept = confidence >= 1 / int(shares.shape[1])
     largest = xp.largest(shares)
     excess, room = left * largest - ceiling, left * (largest - equal)
-    level = xp.where(kept & (excess > 0) & (room > 0), excess / xp.where(room > 0, room, xp.const(1.0, room)), 0 * room)
-    level = xp.minimum(xp.maximum(level, 0.0), 1.0)
-    others = left * (shares + level * (equal - shares))
-    return xp.where(kept, xp.minimum(others, ceiling), others)
-
-
-def operations(rows: Array) -> NumpyOps:
-    """The operations for these rows."""
-    return TorchOps() if is_tensor(rows) else NumpyOps()
+    level = xp.where(kept & (excess > 0) & (room > 0), excess / xp.where(room > 0, room, 1.0), 0.0)
+    others = left * (shares + xp.clip(level, 0.0, 1.0) * (equal - shares))
+    return xp.where(kept, xp.clip(others, None, ceiling), others)
 
 
 def evaluated(function: Callable[..., Any], rows: Array, *more: Array) -> Any:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from calibrant import frames, inputs
-from calibrant.inputs import FitWarning, counted
-from calibrant.posthoc.cross_validation import HeldOut
+from calibrant.inputs import FitWarning
 from calibrant.posthoc.fit import Calibrator, Fitted
 from calibrant.posthoc.map import Map, Part, evaluated
 from calibrant.posthoc.registry import METHODS
@@ -71,9 +70,9 @@ class MultiLabelCalibration(Fitted):
         """Fit on predictions the model was not trained on, and return self.
 
         Args:
-            logits: ``(N, L)`` or dense ``(N, L, d1, ...)``, the logit of every label. Torch, NumPy or a data frame.
+            logits: ``(N, L)`` or dense ``(N, L, d1, ...)``, the logit of every label.
             target: 1 where a label applies and 0 where not, the shape of the logits.
-            sample_weight: Non-negative weights, ``(N,)`` or dense ``(N, d1, ...)``. A sample of weight 2 counts as two.
+            sample_weight: Non-negative weights, ``(N,)`` or dense ``(N, d1, ...)``; see :meth:`Calibrator.fit`.
             ignore_index: Entry of the target to ignore; None to ignore none.
             classes: Names of the labels; by default the columns of a data frame.
         """
@@ -98,30 +97,13 @@ class MultiLabelCalibration(Fitted):
             self.notices_ += [f"label {name}: {notice}" for notice in one.notices_]
         self.map_ = Labels(tuple(one.map_ for one in self.calibrators))
         self.class_count_, self.labels_, self.samples_ = values.shape[1], names, len(values)
-        for notice in self.notices_:
-            inputs.warn(f"MultiLabelCalibration: {notice}", FitWarning)
-        return self
-
-    def fit_map(self, data: HeldOut) -> Part:  # noqa: ARG002
-        """Not used: ``fit`` fits the calibrator of each label."""
-        raise TypeError("labels are fitted one by one: call fit(logits, target)")
-
-    def _check_classes(self, shape: tuple[int, ...], classes: int) -> None:  # noqa: ARG002
-        if len(shape) < 2 or shape[1] != self.class_count_:
-            raise ValueError(
-                f"it was fitted on {counted(self.class_count_ or 0, 'label')}, got logits of shape {shape}: use the "
-                "model it was fitted for, or fit again"
-            )
+        return self.warned()
 
     def __call__(self, logits: Any) -> Any:
         """Return the calibrated probability of every label, as ``predict_proba`` does."""
         return self.predict_proba(logits)
 
     def predict_proba(self, logits: Any) -> Any:
-        """Return the calibrated probability of every label, in the shape of the logits; what comes out is what went in.
-
-        Args:
-            logits: ``(N, L)`` or dense ``(N, L, d1, ...)``. Torch, NumPy or a data frame.
-        """
+        """Return the calibrated probability of every label, in the shape and the container of the logits."""
         rows = self.rows(logits)
         return self.in_container(logits, evaluated(self.map_.probabilities, rows))

@@ -4,18 +4,15 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from calibrant import inputs
-from calibrant.frames import is_tensor, of_tensor
+from calibrant.frames import Array, is_tensor, of_tensor
 from calibrant.inputs import FitWarning, counted
-from calibrant.posthoc.cross_validation import HeldOut
-from calibrant.posthoc.fit import Calibrator
+from calibrant.posthoc.fit import Calibrator, HeldOut
 from calibrant.posthoc.map import TINY, Affine, Map, evaluated
 from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.solvers import mixture_weights
 
-Array = npt.NDArray[Any]
 Estimate = Literal["em", "confusion"]
 # Distance of the sum of given frequencies from 1 that rounding explains.
 TOLERANCE = 0.005
@@ -42,9 +39,6 @@ class PriorShift(Calibrator):
       al. does. It is the more precise one if probabilities are calibrated, which is what comes first here.
     - ``"confusion"`` finds the frequencies that explain the mean prediction, given the mean prediction for every class
       of the held-out data (Lipton et al.). It does not need calibrated probabilities.
-
-    The predicted class may change. Other kinds of shift, such as blurred images, are not corrected: recalibrate on
-    data from the new source.
 
     Args:
         prior: Frequency of each class where the calibrator is used; None for those of the held-out data.
@@ -96,8 +90,7 @@ class PriorShift(Calibrator):
         self.calibrator = METHODS[self.method]()
         self.calibrator.solve(data)
         mixed = evaluated(self.calibrator.map_.probabilities, data.logits).astype(np.float64)
-        weight = np.ones(len(data.target)) if data.weight is None else data.weight
-        hits = (data.target[:, None] == np.arange(classes)) * weight[:, None]
+        hits = (data.target[:, None] == np.arange(classes)) * data.weights[:, None]
         counts = hits.sum(0)
         # A class without samples is taken to be predicted perfectly, rather than not at all.
         means = hits.T @ mixed / np.maximum(counts, 1e-300)[:, None]
@@ -113,7 +106,7 @@ class PriorShift(Calibrator):
         return Affine(np.array(1.0), np.log(np.maximum(self.prior, TINY) / self.source_), known, True)
 
     def examine(self, data: HeldOut) -> None:
-        """Collect the notices of the calibrator; a cross-check on data with the old frequencies says nothing here."""
+        """Collect the notices of the calibrator."""
         self.calibrator.labels_ = self.labels_
         self.calibrator.examine(data)
         self.notices_ += self.calibrator.notices_
@@ -161,12 +154,8 @@ class PriorShift(Calibrator):
 def checked_prior(prior: Sequence[float]) -> tuple[float, ...]:
     """Check frequencies of classes; those that sum to nearly one, as rounded ones do, are divided by their sum."""
     values = np.asarray(prior, dtype=np.float64)
-    if values.ndim != 1 or len(values) < 2 or not np.isfinite(values).all() or (values < 0).any():
-        raise ValueError(f"prior must be one frequency of at least 0 for each class, got {list(prior)!r}")
-    if abs(values.sum() - 1) > TOLERANCE:
-        raise ValueError(
-            f"prior must sum to 1, got {list(prior)!r}, which sum to {values.sum():.4g}: divide by the sum"
-        )
+    if values.ndim != 1 or len(values) < 2 or not (values >= 0).all() or not abs(values.sum() - 1) <= TOLERANCE:
+        raise ValueError(f"prior must be one frequency of at least 0 for each class, and sum to 1, got {list(prior)!r}")
     return tuple((values / values.sum()).tolist())
 
 

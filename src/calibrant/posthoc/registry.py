@@ -1,19 +1,26 @@
 """The methods by name, as the command line, the estimators and the arena offer them."""
 
-from calibrant.posthoc.affine import (
+from calibrant.posthoc.auto import AutoCalibration
+from calibrant.posthoc.binning import BayesianBinning, HistogramBinning
+from calibrant.posthoc.curves import (
+    BetaCalibration,
+    CentredIsotonicCalibration,
+    IsotonicCalibration,
+    PlattScaling,
+    SmoothScaling,
+    SplineCalibration,
+    VennAbers,
+)
+from calibrant.posthoc.fit import Calibrator
+from calibrant.posthoc.scaling import (
     DirichletCalibration,
+    EnsembleTemperatureScaling,
     MatrixScaling,
     StructuredMatrixScaling,
     StructuredVectorScaling,
+    TemperatureScaling,
     VectorScaling,
 )
-from calibrant.posthoc.auto import AutoCalibration
-from calibrant.posthoc.binning import BayesianBinning, HistogramBinning, SplineCalibration
-from calibrant.posthoc.fit import Calibrator
-from calibrant.posthoc.isotonic import CentredIsotonicCalibration, IsotonicCalibration, VennAbers
-from calibrant.posthoc.scores import BetaCalibration, PlattScaling
-from calibrant.posthoc.smooth import SmoothScaling
-from calibrant.posthoc.temperature import EnsembleTemperatureScaling, TemperatureScaling
 
 # All their options have defaults.
 METHODS: dict[str, type[Calibrator]] = {

@@ -1,6 +1,5 @@
 """Files of fitted calibrators: safetensors with a header in JSON, read without the code and packages of a fit."""
 
-import inspect
 import json
 import os
 from importlib import metadata
@@ -17,15 +16,12 @@ FORMAT = "calibrant-calibrator"
 VERSION = 2
 # Key of the header in the metadata of safetensors, whose values are strings.
 KEY = "calibrant"
-# The longest header of a safetensors file that its own library reads.
-LONGEST_HEADER = 100_000_000
 
 
 def save(calibrator: Fitted, path: str | os.PathLike[str], *, inputs: str | None = None) -> None:
     """Write a fitted calibrator to a file, whole or not at all.
 
-    The file is safetensors: the arrays of the map are its tensors, and everything else is in a JSON header, see
-    :doc:`/shipping`. It holds no code and no pickle.
+    :doc:`/shipping` has the format. It holds no code and no pickle.
 
     Args:
         calibrator: Any fitted calibrator of ``calibrant.posthoc``, or a ``ConformalClassifier``.
@@ -50,7 +46,7 @@ def save(calibrator: Fitted, path: str | os.PathLike[str], *, inputs: str | None
     """
     from safetensors.numpy import save as serialised
 
-    if not isinstance(calibrator, Fitted) or type(calibrator) is not kinds().get(type(calibrator).__name__):
+    if not isinstance(calibrator, Fitted) or Fitted.kinds.get(type(calibrator).__name__) is not type(calibrator):
         raise TypeError(
             f"save takes a calibrator of calibrant.posthoc, got {type(calibrator).__name__}: "
             "for a class of your own, pickle it"
@@ -85,34 +81,27 @@ def save(calibrator: Fitted, path: str | os.PathLike[str], *, inputs: str | None
 def load(path: str | os.PathLike[str], *, kind: type[Any] = Fitted) -> Any:
     """Read a calibrator that :func:`save` wrote.
 
-    Neither scipy nor scikit-learn is needed, and nothing in the file is run.
+    Nothing in the file is run.
 
     Args:
         path: File to read.
         kind: Class that the calibrator must have, such as :class:`Calibrator` for anything with ``predict_proba`` of
             classes; by default any.
 
-    Returns:
-        The calibrator: an object of the same class, with the same options and the same results.
-
     Raises:
         ValueError: If this is not such a file, it is damaged, a newer version of Calibrant wrote it, or it holds
             another kind.
     """
-    from safetensors import SafetensorError
     from safetensors.numpy import load as arrays_in
 
     header = read_header(path)
-    try:
-        arrays = {name: np.array(value) for name, value in arrays_in(Path(path).read_bytes()).items()}
-    except SafetensorError as error:
-        raise _error(path, f"is truncated or damaged, copy it again ({error})") from None
-    method = kinds().get(header["method"])
+    arrays = {name: np.array(value) for name, value in arrays_in(Path(path).read_bytes()).items()}
+    method = Fitted.kinds.get(header.get("method", ""))
     if method is None:
         raise _error(
             path,
-            f"holds the method {header['method']!r} of calibrant {header['calibrant']}, which calibrant "
-            f"{_own_version()} does not have: install that version",
+            f"holds {header.get('method')!r} of calibrant {header.get('calibrant')}, which this version does not have: "
+            "install that calibrant",
         )
     if not issubclass(method, kind):
         raise _error(path, f"holds a {method.__name__}, expected a {kind.__name__}: pass a file that holds one")
@@ -122,60 +111,35 @@ def load(path: str | os.PathLike[str], *, kind: type[Any] = Fitted) -> Any:
         for name in method.found:
             array = arrays.get(f"found.{name}")
             setattr(calibrator, name, _tuples(header["found"][name]) if array is None else array)
+        calibrator.class_count_, calibrator.labels_ = header["classes"], header["labels"]
+        calibrator.samples_ = header["rows"]
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         said = " ".join(str(error).split())
-        raise _error(path, f"holds {header['method']}, which cannot be restored: {said}") from None
-    calibrator.class_count_, calibrator.labels_ = header["classes"], header["labels"]
-    calibrator.samples_ = header["rows"]
+        raise _error(path, f"holds {method.__name__}, which cannot be restored: {said}") from None
     return calibrator
 
 
 def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the header of a calibrator's file, see :doc:`/shipping`; raises ``ValueError`` for any other file."""
-    with Path(path).open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        length = int.from_bytes(file.read(8), "little")
-        text = file.read(length) if size > 8 and length < LONGEST_HEADER else b""
-    if not text.startswith(b"{"):
-        raise _error(path, "is not a safetensors file: pass a file that calibrant.posthoc.save wrote")
-    if len(text) < length:
-        raise _error(path, "is truncated or damaged, copy it again")
+    from safetensors import SafetensorError, safe_open
+
     try:
-        known = json.loads(text).get("__metadata__", {}).get(KEY)
-        header = None if known is None else json.loads(known)
-    except (ValueError, AttributeError, TypeError, RecursionError):
-        raise _error(path, "is not a safetensors file: its header is not JSON") from None
+        with safe_open(path, framework="numpy") as file:
+            header = json.loads((file.metadata() or {}).get(KEY, "null"))
+    except (SafetensorError, ValueError) as error:
+        raise _error(path, f"is not a safetensors file, or is damaged ({error})") from None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise _error(
             path, "is a safetensors file, but not of a calibrator: pass a file that calibrant.posthoc.save wrote"
         )
     version = header.get("version")
-    if version == 1:
-        raise _error(
-            path, f"was written by calibrant {header.get('calibrant')}, whose format this version does not read: fit "
-            "again and save"
-        )  # fmt: skip
-    if not isinstance(version, int) or version > VERSION:
+    if version != VERSION:
         raise _error(
             path,
-            f"has version {version} of the file format, written by calibrant {header.get('calibrant')}; calibrant "
-            f"{_own_version()} reads up to version {VERSION}: install a newer calibrant",
+            f"has version {version} of the file format, written by calibrant {header.get('calibrant')}, and calibrant "
+            f"{_own_version()} reads version {VERSION}: use that calibrant, or fit again and save",
         )
-    if missing := {"method", "options", "map", "found", "classes", "labels", "rows", "calibrant"} - set(header):
-        raise _error(path, f"is damaged: its header has no {', '.join(sorted(missing))}")
     return header
-
-
-def kinds() -> dict[str, type[Fitted]]:
-    """Classes of this package that can be saved, by name."""
-    found: dict[str, type[Fitted]] = {}
-    waiting: list[Any] = [Fitted]
-    while waiting:
-        kind = waiting.pop()
-        waiting += kind.__subclasses__()
-        if not inspect.isabstract(kind) and kind.__module__.startswith(f"{__package__}."):
-            found[kind.__name__] = kind
-    return found
 
 
 def _tuples(value: Any) -> Any:

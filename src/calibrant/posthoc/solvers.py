@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.frames import Array, IndexArray, Marks
-from calibrant.posthoc.cross_validation import HeldOut
+from calibrant.frames import Array, IndexArray
+from calibrant.posthoc.fit import HeldOut
 
 # Newton's method below this many products per step, or unknowns; above, L-BFGS, whose steps are cheaper. With few
 # unknowns the curvature of so many rows for each is enough.
@@ -17,15 +17,12 @@ NEWTON_PRODUCTS, NEWTON_UNKNOWNS, NEWTON_ROWS = 1e7, 110, 64
 SINGLE_PRECISION = 2**18
 # Elements of a chunk: what a cache holds; with a full matrix more, since large products are quicker in one piece.
 CHUNK, LARGE_CHUNK = 2**16, 2**23
-# Scores above which the first steps are in single precision, which takes half as long.
-ROUGH = 2**16
-# Multiples of the centre to start from, compared on one of so many samples.
-SCALES = tuple(2.0**-k for k in range(-1, 7))
-STRIDE = 8
 # Rows from which the moments of the features are estimated.
 SOME_ROWS = 1024
 # Pairs of steps and gradient changes that L-BFGS remembers.
 MEMORY = 10
+# Gain in mean NLL, times two, at which logistic regressions end.
+TOLERANCE = 1e-12
 # Share of the distance to the optimum that an interior point keeps to the edges.
 CENTRING = 0.03
 
@@ -137,9 +134,6 @@ class AffineProblem:
         """The mapped features of some samples."""
         if self.diagonal:
             return np.asarray(part * (1 + position[0]) + position[1])
-        own = np.diagonal(position[:-1])
-        if np.count_nonzero(position[:-1]) == np.count_nonzero(own):  # as at the start of most fits
-            return np.asarray(part * (1 + own) + position[-1])
         found = part @ position[:-1]
         found += part
         found += position[-1]
@@ -216,10 +210,7 @@ def newton(problem: AffineProblem, position: Array, tolerance: float) -> Array:
         # Classes have a common shift that changes nothing: a little more keeps the matrix positive.
         diagonal = np.diagonal(curvature)
         curvature[np.diag_indices_from(curvature)] += 1e-12 * float(diagonal.mean()) + 1e-14
-        try:
-            step = np.linalg.solve(curvature, gradient.T.ravel())
-        except np.linalg.LinAlgError:
-            step = np.linalg.lstsq(curvature, gradient.T.ravel(), rcond=None)[0]
+        step = np.linalg.solve(curvature, gradient.T.ravel())
         direction = -step.reshape(problem.classes, -1).T
         gain = -float((direction * gradient).sum())
         if not gain > tolerance:
@@ -381,35 +372,6 @@ def _inside(values: Array, step: Array) -> float:
     return min(1.0, 0.995 * float((values[falling] / -step[falling]).min())) if falling.any() else 1.0
 
 
-def brier_weights(predictions: Array, target: IndexArray, sample_weight: Array | None = None) -> Array:
-    """Weights on the simplex that minimise the Brier score of a mixture.
-
-    The score is a quadratic function of the weights: an active set method solves it exactly in a few steps.
-
-    Args:
-        predictions: ``(m, N, C)`` probabilities of every component.
-        target: ``(N,)`` class indices.
-        sample_weight: ``(N,)`` weights of the samples, or None.
-    """
-    count, samples, _ = predictions.shape
-    share = np.full(samples, 1 / samples) if sample_weight is None else sample_weight / sample_weight.sum()
-    residual = predictions.copy()
-    residual[:, np.arange(samples), target] -= 1
-    weighted = residual * share[None, :, None]
-    products = np.einsum("anc,bnc->ab", weighted, residual) + 1e-12 * np.eye(count)
-    # Weights that sum to 1, with the rest at 0: solve on the active ones, drop the most negative, until none is.
-    active = np.ones(count, dtype=bool)
-    while True:
-        solved = np.linalg.solve(products[np.ix_(active, active)], np.ones(active.sum()))
-        solved /= solved.sum()
-        if solved.min() >= 0:
-            break
-        active[np.flatnonzero(active)[solved.argmin()]] = False
-    weights = np.zeros(count)
-    weights[active] = solved
-    return weights
-
-
 def logistic_regression(
     features: Array, target: Array, centre: Array, pull: float = 1e-8, *, weight: Array | None = None
 ) -> Array:
@@ -425,17 +387,50 @@ def logistic_regression(
     Returns:
         Coefficients, ``(rows, d)``.
     """
-    rows, _, samples = features.shape
-    share = np.full(samples, 1 / samples) if weight is None else weight / weight.sum()
-    start = np.tile(centre, (rows, 1))
+    share = np.full(features.shape[2], 1 / features.shape[2]) if weight is None else weight / weight.sum()
     # What the labels contribute: the NLL is the mean softplus of the log-odds minus the product with these.
     moments = (features @ (target * share)[:, :, None])[:, :, 0]
+    found = np.tile(centre, (len(features), 1))
+    odds = (found[:, None] @ features)[:, 0]
+
+    def values(coefficients: Array, odds: Array, moments: Array) -> Array:
+        nll = softplus(odds) @ share - (moments * coefficients).sum(1)
+        return np.asarray(nll + pull / 2 * np.square(coefficients - centre).sum(1))
+
+    active, going = np.arange(len(features)), np.ones(len(features), dtype=bool)
     with np.errstate(all="ignore"):
-        if rows * samples > ROUGH:
-            rough = (part.astype(np.float32) for part in (features, moments, centre, share))
-            single = _Regressions(pull, *rough)
-            start = _newton_rows(single, single.scaled_start(), tolerance=1e-5).astype(np.float64)
-        return _newton_rows(_Regressions(pull, features, moments, centre, share), start, tolerance=1e-12)
+        value = values(found, odds, moments)
+        for _ in range(100):
+            if not going.all():
+                active, features, moments = active[going], features[going], moments[going]
+                odds, value = odds[going], value[going]
+            if not len(active):
+                break
+            probability = 1 / (1 + np.exp(-odds))
+            gradient = (features @ (probability * share)[:, :, None])[:, :, 0] - moments
+            gradient += pull * (found[active] - centre)
+            spread = probability * (1 - probability) * share
+            curvature = (features * spread[:, None]) @ features.transpose(0, 2, 1) + pull * np.eye(len(centre))
+            step = -solved(curvature, gradient)
+            left = -(step * gradient).sum(1)  # twice the gain that is left
+            # Log-odds are linear in the coefficients: half the way there is half the way here.
+            change = (step[:, None] @ features)[:, 0]
+            reached = values(found[active] + step, odds + change, moments)
+            for _ in range(40):
+                worse = np.flatnonzero(~(reached <= value))
+                if not len(worse):
+                    break
+                step[worse], change[worse] = step[worse] / 2, change[worse] / 2
+                there = found[active[worse]] + step[worse]
+                reached[worse] = values(there, odds[worse] + change[worse], moments[worse])
+            better = reached < value  # elsewhere only rounding is left
+            found[active[better]] += step[better]
+            odds[better] += change[better]
+            value[better] = reached[better]
+            # A step that changes no log-odds by more than s leaves about s squared of the gain.
+            largest = np.abs(change).max(1)
+            going = better & ((left * largest**2 > TOLERANCE / 10) | (largest > 0.1))
+    return found
 
 
 def softplus(odds: Array) -> Array:
@@ -444,99 +439,9 @@ def softplus(odds: Array) -> Array:
     return np.asarray(np.maximum(odds, 0) + np.log(1 + np.exp(-np.abs(odds))))
 
 
-def _newton_rows(problem: "_Regressions", coefficients: Array, tolerance: float) -> Array:
-    """Steps of all rows, each until the gain that is left is below half the tolerance; changes the coefficients."""
-    active = np.arange(len(coefficients))
-    largest = np.maximum(problem.features.max(2), -problem.features.min(2))
-    odds = problem.log_odds(coefficients)
-    value = problem.value(coefficients, odds)
-    for _ in range(100):
-        gradient, curvature = problem.derivatives(coefficients[active], odds)
-        direction = -solved(curvature, gradient)
-        left = -(direction * gradient).sum(1)  # twice the gain that is left
-        direction = direction.astype(coefficients.dtype)
-        # A step that changes no log-odds by more than s leaves about s squared of the gain: it is the last, unsearched.
-        change = (np.abs(direction) * largest[active]).sum(1)
-        last = (left >= tolerance) & (left * change**2 < tolerance / 10) & (change < 0.1)
-        coefficients[active[last]] += direction[last]
-        going = (left >= tolerance) & ~last
-        if not going.all():
-            active, direction, odds, value = active[going], direction[going], odds[going], value[going]
-            problem = problem.of(going)
-        if len(active) == 0:
-            break
-        better, moved, odds, value = _search_rows(problem, coefficients[active], direction, odds, value)
-        coefficients[active] = moved
-        if not better.all():  # only rounding is left
-            active, odds, value = active[better], odds[better], value[better]
-            problem = problem.of(better)
-    return coefficients
-
-
 def solved(curvature: Array, gradient: Array) -> Array:
     """Newton steps of all rows; NaN for a row that overflowed."""
     try:
         return np.asarray(np.linalg.solve(curvature, gradient[:, :, None])[:, :, 0])
     except np.linalg.LinAlgError:
         return np.full_like(gradient, np.nan)
-
-
-class _Regressions:
-    """Values and derivatives of the regressions of some rows."""
-
-    def __init__(self, pull: float, features: Array, moments: Array, centre: Array, share: Array) -> None:
-        self.features, self.moments = features, moments
-        self.centre, self.share, self.pull = centre, share, pull
-
-    def of(self, rows: Array) -> "_Regressions":
-        """The problem of some of the rows."""
-        return _Regressions(self.pull, self.features[rows], self.moments[rows], self.centre, self.share)
-
-    def scaled_start(self) -> Array:
-        """The centre times the best of some powers of 2 for each row, on a part of the samples.
-
-        Far from the optimum, as with logits many times too large, the first Newton steps would be halved many times.
-        """
-        odds = self.log_odds(np.broadcast_to(self.centre, self.moments.shape))[:, ::STRIDE]
-        share = self.share[::STRIDE] / self.share[::STRIDE].sum()
-        at_centre = self.moments @ self.centre
-        values = [softplus(odds * np.float32(scale)) @ share - at_centre * scale for scale in SCALES]
-        best = np.nan_to_num(np.stack(values), nan=np.inf).argmin(0)
-        return np.asarray(np.array(SCALES, self.centre.dtype)[best][:, None] * self.centre)
-
-    def log_odds(self, coefficients: Array) -> Array:
-        return np.asarray((coefficients[:, None] @ self.features)[:, 0])
-
-    def value(self, coefficients: Array, odds: Array, rows: IndexArray | slice = slice(None)) -> Array:
-        nll = softplus(odds) @ self.share - (self.moments[rows] * coefficients).sum(1)
-        return np.asarray(nll + self.pull / 2 * np.square(coefficients - self.centre).sum(1))
-
-    def derivatives(self, coefficients: Array, odds: Array) -> tuple[Array, Array]:
-        probability = 1 / (1 + np.exp(-odds))
-        weighted = probability * self.share
-        gradient = (self.features @ weighted[:, :, None])[:, :, 0] - self.moments
-        gradient = gradient.astype(np.float64) + self.pull * (coefficients - self.centre)
-        spread = weighted * (1 - probability)
-        curvature = ((self.features * spread[:, None]) @ self.features.transpose(0, 2, 1)).astype(np.float64)
-        each = np.arange(curvature.shape[1])
-        curvature[:, each, each] += self.pull
-        return gradient, curvature
-
-
-def _search_rows(
-    problem: _Regressions, position: Array, direction: Array, odds: Array, value: Array
-) -> tuple[Marks, Array, Array, Array]:
-    """Halve the steps of the rows that become worse; return which improved, and where all are then."""
-    moved = position + direction
-    there = problem.log_odds(moved)
-    reached = problem.value(moved, there)
-    worse = np.flatnonzero(~(reached <= value))
-    for _ in range(40):
-        if len(worse) == 0:
-            break
-        # Log-odds are linear in the coefficients: half the way there is half the way here.
-        moved[worse], there[worse] = (moved[worse] + position[worse]) / 2, (there[worse] + odds[worse]) / 2
-        reached[worse] = problem.value(moved[worse], there[worse], worse)
-        worse = worse[~(reached[worse] <= value[worse])]
-    moved[worse], there[worse], reached[worse] = position[worse], odds[worse], value[worse]
-    return np.asarray(reached < value), moved, there, reached

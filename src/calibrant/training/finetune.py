@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calibrant import inputs
-from calibrant.posthoc.cross_validation import HeldOut
+from calibrant.posthoc.fit import HeldOut
+from calibrant.posthoc.scaling import best_temperature, standard_error, temperature_or_one
 from calibrant.posthoc.solvers import Correction, Penalty, fit_affine
-from calibrant.posthoc.temperature import best_temperature, standard_error, temperature_or_one
 from calibrant.training.forward import batches_for, evaluating, flattened, logits_of
 from calibrant.training.guard import FEWEST_SEEN, PROBABILITIES, SEEN, look_like_probabilities, warn
 from calibrant.training.output_layer import can_be_scaled, divide, find_output

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from calibrant import distributed
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification
-from calibrant.posthoc.temperature import solve_from, standard_error, temperature_or_one
+from calibrant.posthoc.scaling import TemperatureError, best_temperature, standard_error, temperature_or_one
 from calibrant.training.forward import batches_for, evaluating, finite_samples, joined, logits_of, spread
 from calibrant.training.guard import (
     BEYOND_CHANCE,
@@ -216,8 +216,11 @@ def solution(
     """Log of the best temperature, or None if the data do not determine it; a rough one is to thousandths."""
     if len(target) < FEWEST:
         return None
-    found = solve_from(logits, target, start, weight=weight, tolerance=NEAR if rough else 1e-4)
-    return None if found is None or abs(found) > FARTHEST else found
+    try:
+        best = best_temperature(logits, target, weight, start=start, tolerance=NEAR if rough else 1e-4)
+    except TemperatureError:
+        return None
+    return math.log(best) if abs(math.log(best)) <= FARTHEST else None
 
 
 def log_loss(logits: Tensor, target: Tensor, log_temperature: float, weight: Tensor | None = None) -> float:
