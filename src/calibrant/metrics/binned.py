@@ -11,13 +11,11 @@ from calibrant import inputs
 from calibrant.frames import Array, IndexArray
 from calibrant.metrics.cumulative import RowStatistic
 from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions
-from calibrant.metrics.ties import BLOCK, Keys, Ties, ends_of_ties
+from calibrant.metrics.ties import BLOCK, Keys, confidence_of, ends_of_ties
 
 # Default number of equal-mass bins, and the most that ECE-sweep tries.
 MASS_BINS = 15
 MOST_SWEPT = 4096
-# Samples between two marks of running counts; a block holds a whole number of strides.
-STRIDE = 64
 ConventionName = Literal["paper", "guo", "torchmetrics", "netcal"]
 
 
@@ -133,13 +131,7 @@ def bin_sums(
 
 
 def equal_width_bins(given: Predictions, *, bins: int | None = None, convention: ConventionName = "paper") -> BinTable:
-    """Sort samples into bins of equal width.
-
-    Args:
-        given: Checked predictions.
-        bins: Number of bins; by default the convention's.
-        convention: As in :func:`ece`.
-    """
+    """Samples in bins of equal width, with the arguments of :func:`ece`."""
     rule, count = convention_of(convention, bins)
     if (rule, count) not in given.sums:
         edges = rule.edges_like(given.confidence, count)
@@ -157,12 +149,9 @@ def table_of(edges: Array, samples: Array, confidence: Array, right: Array) -> B
 
 
 def equal_mass_bins(given: Predictions, *, bins: int = MASS_BINS) -> BinTable:
-    """Sort samples into bins that hold the same number of them, as nearly as ties allow.
+    """Samples in bins that hold the same number of them, as nearly as ties allow.
 
-    Args:
-        given: Checked predictions.
-        bins: Number of bins; the result has fewer if there are too few samples or too many ties: samples of equal
-            confidence stay together in the bin that the first of them belongs to.
+    Samples of equal confidence stay together in the bin that the first of them belongs to, so there may be fewer bins.
     """
     return _equal_mass(given).table(inputs.check_count("bins", bins))
 
@@ -183,41 +172,25 @@ def swept_bins(given: Predictions) -> BinTable:
 
 def _equal_mass(given: Predictions) -> "_EqualMassOfKeys | _EqualMassOfTies":
     """The samples, ready to be cut into any number of bins."""
-    made: _EqualMassOfKeys | _EqualMassOfTies | None = given.sums.get(_EqualMassOfKeys)
+    made: _EqualMassOfKeys | _EqualMassOfTies | None = given.sums.get(_equal_mass)
     if made is None:
-        weight = given.weight
-        made = _EqualMassOfKeys(given.keys) if weight is None else _EqualMassOfTies(given.ties, weight)
-        given.sums[_EqualMassOfKeys] = made
+        made = _EqualMassOfKeys(given.keys) if given.weight is None else _EqualMassOfTies(given)
+        given.sums[_equal_mass] = made
     return made
 
 
 class _EqualMassOfKeys:
-    """Sorted keys, and the number of right ones before every 64th: no other array is as long as the keys."""
+    """Samples without weights: sorted keys, and the number of right ones before each."""
 
     def __init__(self, keys: Keys) -> None:
         self.keys = keys
-        self.marks = np.zeros(len(keys) // STRIDE + 1, dtype=np.int64)
-        for start in range(0, len(keys), BLOCK):
-            block = keys[start : start + BLOCK] & keys.dtype.type(1)
-            counts = block[: len(block) // STRIDE * STRIDE].reshape(-1, STRIDE).sum(1)
-            self.marks[start // STRIDE + 1 :][: len(counts)] = counts
-        np.cumsum(self.marks, out=self.marks)
+        self.right = np.zeros(len(keys) + 1, dtype=np.uint32)
+        np.cumsum(keys & keys.dtype.type(1), out=self.right[1:])
 
     @cached_property
     def most(self) -> int:
         """Number of groups of ties."""
-        starts = range(0, len(self.keys), BLOCK)
-        blocks = (self.keys[at : at + BLOCK + 1] for at in starts)
-        return 1 + sum(int(np.count_nonzero((block[1:] ^ block[:-1]) > 1)) for block in blocks)
-
-    def right(self, cuts: IndexArray) -> IndexArray:
-        """Number of right samples before each cut."""
-        stride, rest = np.divmod(cuts, STRIDE)
-        places = np.minimum(stride[:, np.newaxis] * STRIDE + np.arange(STRIDE), len(self.keys) - 1)
-        found = (self.keys[places] & self.keys.dtype.type(1)).astype(bool)
-        found &= np.arange(STRIDE) < rest[:, np.newaxis]
-        before: IndexArray = self.marks[stride] + found.sum(1)
-        return before
+        return 1 + int(np.count_nonzero((self.keys[1:] ^ self.keys[:-1]) > 1))
 
     def cuts(self, bins: int) -> IndexArray:
         """Where the bins begin and end."""
@@ -227,31 +200,24 @@ class _EqualMassOfKeys:
     def accuracy(self, bins: int) -> Array:
         """Accuracy of each bin."""
         cuts = self.cuts(bins)
-        accuracy: Array = np.diff(self.right(cuts)) / np.diff(cuts)
+        accuracy: Array = np.diff(self.right[cuts]) / np.diff(cuts)
         return accuracy
 
     def table(self, bins: int) -> BinTable:
         """The bins."""
         cuts = self.cuts(bins)
-        sums = [
-            sum(float(self._values(self.keys[at : min(at + BLOCK, stop)]).sum()) for at in range(start, stop, BLOCK))
-            for start, stop in pairwise(cuts)
-        ]
-        ends = self._values(self.keys[np.stack((cuts[:-1], cuts[1:] - 1))])
-        samples, right = np.diff(cuts).astype(np.float64), np.diff(self.right(cuts)).astype(np.float64)
-        return BinTable(ends[0], ends[1], samples, np.array(sums), right)
-
-    def _values(self, keys: Keys) -> Array:
-        kind = np.float32 if keys.dtype == np.uint32 else np.float64
-        return (keys >> keys.dtype.type(1)).view(kind).astype(np.float64)
+        sums = [float(confidence_of(self.keys[start:stop]).sum()) for start, stop in pairwise(cuts)]
+        lower, upper = confidence_of(self.keys[cuts[:-1]]), confidence_of(self.keys[cuts[1:] - 1])
+        samples, right = np.diff(cuts).astype(np.float64), np.diff(self.right[cuts]).astype(np.float64)
+        return BinTable(lower, upper, samples, np.array(sums), right)
 
 
 class _EqualMassOfTies:
     """Ties of samples with weights, and their running sums."""
 
-    def __init__(self, ties: Ties, weight: Array) -> None:
-        self.confidence, samples, right = ties
-        self.whole = bool((weight == np.rint(weight)).all())
+    def __init__(self, given: Predictions) -> None:
+        self.confidence, samples, right = given.ties
+        self.whole = given.weight is not None and bool((given.weight == np.rint(given.weight)).all())
         self.most = len(samples)
         self.sums = np.zeros((3, self.most + 1))
         np.cumsum([samples, samples * self.confidence, right], axis=1, out=self.sums[:, 1:])
@@ -291,7 +257,7 @@ def ece(
     norm: float = 1.0,
     **keywords: Unpack[Keywords],
 ) -> float:
-    r"""Expected calibration error (ECE) with bins of equal width.
+    r"""Expected calibration error (ECE) with bins of equal width (Naeini et al., AAAI 2015; Guo et al., ICML 2017).
 
     .. math:: \mathrm{ECE} = \sum_m \frac{n_m}{N} |\mathrm{acc}_m - \mathrm{conf}_m|
 
@@ -309,16 +275,9 @@ def ece(
     never has it, but a class may, and class-wise ECE would not count it.
 
     Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
-        correct: 1 or True where the prediction is right, same shape.
         bins: Number of bins; by default the convention's.
-        convention: See above.
+        convention: One of these.
         norm: Exponent p of :math:`(\sum_m n_m/N\,|\mathrm{gap}_m|^p)^{1/p}`; infinity for :func:`mce`.
-        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
-
-    References:
-        Naeini, Cooper, Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning",
-        AAAI 2015; Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
 
     Example:
         >>> from calibrant import metrics
@@ -326,7 +285,7 @@ def ece(
         0.5
     """
     inputs.check_range("norm", norm, low=1, high=math.inf)
-    data = predictions(confidence, correct, name="ECE", **keywords)
+    data = predictions(confidence, correct, **keywords)
     return equal_width_bins(data, bins=bins, convention=convention).error(norm)
 
 
@@ -337,27 +296,11 @@ def mce(
     convention: ConventionName = "paper",
     **keywords: Unpack[Keywords],
 ) -> float:
-    """Maximum calibration error (MCE): the largest gap of a bin that is not empty.
+    """Maximum calibration error (MCE): the largest gap of a bin that is not empty, with the bins of :func:`ece`.
 
     One sample in a bin can decide it: check the counts (:func:`calibrant.metrics.binned.equal_width_bins`) first.
-
-    Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
-        correct: 1 or True where the prediction is right, same shape.
-        bins: Number of bins; by default the convention's.
-        convention: As in :func:`ece`.
-        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
-
-    References:
-        Naeini, Cooper, Hauskrecht, AAAI 2015.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> round(metrics.mce([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
-        0.8
     """
-    data = predictions(confidence, correct, name="MCE", **keywords)
-    return equal_width_bins(data, bins=bins, convention=convention).error(math.inf)
+    return ece(confidence, correct, bins, convention, norm=math.inf, **keywords)
 
 
 def equal_mass_ece(
@@ -365,22 +308,9 @@ def equal_mass_ece(
 ) -> float:
     """ECE with bins of equal mass ("adaptive" ECE): sorted samples cut into chunks of the same length.
 
-    Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
-        correct: 1 or True where the prediction is right, same shape.
-        bins: Number of bins; samples of equal confidence stay together.
-        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
-
-    References:
-        Nguyen, O'Connor, "Posterior calibration and exploratory analysis for natural language processing
-        models", EMNLP 2015.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> round(metrics.equal_mass_ece([0.9, 0.8, 0.6, 0.7], [1, 0, 1, 0], bins=2), 4)
-        0.25
+    Samples of equal confidence stay together (Nguyen, O'Connor, EMNLP 2015).
     """
-    return equal_mass_bins(predictions(confidence, correct, name="ECE", **keywords), bins=bins).error()
+    return equal_mass_bins(predictions(confidence, correct, **keywords), bins=bins).error()
 
 
 def debiased_l2(
@@ -391,7 +321,7 @@ def debiased_l2(
     squared: bool = False,
     **keywords: Unpack[Keywords],
 ) -> float:
-    r"""Debiased L2 calibration error with bins of equal mass.
+    r"""Debiased L2 calibration error with bins of equal mass (Kumar, Liang, Ma, NeurIPS 2019).
 
     .. math:: \sum_m \frac{n_m}{N} \Big[(\bar c_m - \bar z_m)^2 - \frac{\bar c_m (1 - \bar c_m)}{n_m - 1}\Big],
 
@@ -399,21 +329,10 @@ def debiased_l2(
     one sample count as 0.
 
     Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
-        correct: 1 or True where the prediction is right, same shape.
         bins: Number of bins.
         squared: Return the sum itself, without clipping and square root; it may be negative.
-        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
-
-    References:
-        Kumar, Liang, Ma, "Verified Uncertainty Calibration", NeurIPS 2019.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> round(metrics.debiased_l2([0.9, 0.8, 0.6, 0.7], [0, 0, 0, 1], bins=2), 4)
-        0.4975
     """
-    table = equal_mass_bins(predictions(confidence, correct, name="the debiased L2 error", **keywords), bins=bins)
+    table = equal_mass_bins(predictions(confidence, correct, **keywords), bins=bins)
     accuracy = table.right / table.samples
     several = table.samples > 1
     terms = table.gaps**2 - accuracy * (1 - accuracy) / np.where(several, table.samples - 1, 1)
@@ -422,21 +341,13 @@ def debiased_l2(
 
 
 def ece_sweep(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
-    """ECE with the largest number of equal-mass bins whose accuracies are in ascending order.
+    """ECE with the largest number of equal-mass bins whose accuracies ascend (Roelofs et al., AISTATS 2022).
 
     The number of bins rises from 2 until accuracy first falls from one bin to the next; the number before that is used,
     or a single bin if 2 already fail. It stops at 4,096: if accuracy never falls, as when every sample is right, more
     bins would hardly change the value.
-
-    References:
-        Roelofs, Cain, Shlens, Mozer, "Mitigating Bias in Calibration Error Estimation", AISTATS 2022.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> round(metrics.ece_sweep([0.6, 0.7, 0.8, 0.9], [0, 1, 0, 1]), 4)
-        0.25
     """
-    return swept_bins(predictions(confidence, correct, name="ECE-sweep", **keywords)).error()
+    return swept_bins(predictions(confidence, correct, **keywords)).error()
 
 
 def classwise_ece(
@@ -449,23 +360,10 @@ def classwise_ece(
 ) -> float:
     r"""Class-wise ECE: the mean over classes of the ECE of :math:`p_k` against :math:`1[y = k]`.
 
-    With several labels per sample, the mean over labels of the ECE of :math:`p_k` against whether label k applies.
-
-    Args:
-        data: Checked predictions, in place of the keywords.
-        bins: Number of bins; by default the convention's.
-        convention: As in :func:`calibrant.metrics.ece`.
-        **keywords: ``logits=`` or ``probabilities=``, ``(N, C)`` or binary, and ``target=``.
-
-    References:
-        Kull, Perello-Nieto, Kängsepp, Silva Filho, Song, Flach, "Beyond temperature scaling", NeurIPS 2019.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> round(metrics.classwise_ece(probabilities=[[0.9, 0.1], [0.2, 0.8]], target=[0, 1]), 4)
-        0.15
+    With several labels per sample, the mean over labels of the ECE of :math:`p_k` against whether label k applies. Bins
+    are those of :func:`ece` (Kull et al., NeurIPS 2019).
     """
-    checked = predictions(data, name="class-wise ECE", **keywords)
+    checked = predictions(data, **keywords)
     gaps, totals = classwise_gaps(checked, *convention_of(convention, bins))
     known = totals > 0  # a label may be ignored everywhere
     return float((np.abs(gaps).sum(1)[known] / totals[known]).mean())

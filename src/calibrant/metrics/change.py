@@ -179,14 +179,8 @@ def calibration_over_time(
     Brownian bridge from 0 (CUSUM; Kolmogorov's law). The time of the maximum is where the change most likely is.
 
     Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``; or checked predictions.
-        correct: 1 or True where the prediction is right, same shape.
         time: Time of each sample, ``(N,)``: numbers, dates, or texts in ISO format. Equal times stay together.
         windows: Number of windows; fewer if they would have less than 30 samples.
-        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of the pairs.
-
-    References:
-        Brown, Durbin, Evans, "Techniques for Testing the Constancy of Regression Relationships over Time", JRSS B 1975.
 
     Example:
         >>> import numpy as np

@@ -97,16 +97,7 @@ def closed_form_test(
     should; :func:`calibrant.metrics.calibration_test` is exact there.
 
     Args:
-        confidence: Probability of the event, or confidence in the prediction, ``(N,)``.
-        correct: 1 or True where it came true, ``(N,)``.
         statistic: ``"spiegelhalter"``, ``"kolmogorov-smirnov"`` or ``"kuiper"``.
-        **keywords: ``logits=`` or ``probabilities=`` with ``target=``: the top label is tested.
-
-    References:
-        Spiegelhalter, "Probabilistic prediction in patient management and clinical trials", Statistics in Medicine
-        1986; Kuiper, "Tests concerning random points on a circle", 1960; Arrieta-Ibarra, Gujral, Tannen, Tygert, Xu,
-        "Metrics of calibration for probabilistic predictions", JMLR 2022; Feller, "The asymptotic distribution of the
-        range of sums of independent random variables", Annals of Mathematical Statistics 1951.
 
     Example:
         >>> from calibrant import metrics
@@ -217,10 +208,6 @@ def calibration_line(
     Calibrated probabilities have a = 0 and b = 1; the joint test compares twice the gain in log-likelihood with
     :math:`\chi^2_2`. Intervals are Wald's, from the information matrix. Probabilities within 1e-7 of 0 and 1 count as
     1e-7 from them.
-
-    References:
-        Cox, "Two further applications of a model for binary regression", Biometrika 1958; Van Calster, McLernon, van
-        Smeden, Wynants, Steyerberg, "Calibration: the Achilles heel of predictive analytics", BMC Medicine 2019.
 
     Example:
         >>> import numpy as np

@@ -52,18 +52,12 @@ def decomposition(
       for the Brier score of several classes, which is the sum of those of each class against the rest;
     - all temperatures for the log loss of several classes, which is no such sum.
 
-    As the map is chosen on the samples it is judged on, the calibration part of a calibrated model is slightly above 0.
+    As the map is chosen on the samples it is judged on, the calibration part of a calibrated model is slightly above 0
+    (Dimitriadis, Gneiting, Jordan, PNAS 2021; Berta et al., "Rethinking Early Stopping", 2025).
 
     Args:
-        confidence: Probability of the event, or confidence in the prediction, ``(N,)``.
-        correct: 1 or True where it came true, ``(N,)``.
         score: ``"log_loss"``, in nats, or ``"brier"``; the Brier score is summed over classes, as
             :func:`calibrant.metrics.brier` does. Both are averaged over labels.
-        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of the pairs.
-
-    References:
-        Dimitriadis, Gneiting, Jordan, "Stable reliability diagrams for probabilistic classifiers", PNAS 2021; Berta,
-        Holzmüller, Jordan, Bach, "Rethinking Early Stopping: Refine, Then Calibrate", 2025.
 
     Example:
         >>> import numpy as np
@@ -75,7 +69,7 @@ def decomposition(
         0.574 = 0.018 + 0.556, isotonic
     """
     inputs.check_choice("score", score, ("log_loss", "brier"))
-    data = predictions(confidence, correct, name="the decomposition", **keywords)
+    data = predictions(confidence, correct, **keywords)
     task = data.task
     if task == "multi-class" and score == "log_loss":
         return _by_temperature(data)
@@ -99,24 +93,18 @@ def top_label_parts(data: Predictions) -> Decomposition:
 
 
 def brier_miscalibration(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
-    """Miscalibration (MCB) of the top label: how much the best increasing map lowers :func:`brier_top`.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> round(metrics.brier_miscalibration([0.9, 0.8, 0.6, 0.95], [1, 0, 0, 1]), 4)
-        0.2531
-    """
-    return top_label_parts(predictions(confidence, correct, name="miscalibration", **keywords)).calibration
+    """Miscalibration (MCB) of the top label: how much the best increasing map lowers :func:`brier_top`."""
+    return top_label_parts(predictions(confidence, correct, **keywords)).calibration
 
 
 def brier_discrimination(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
     """Discrimination (DSC) of the top label: how well confidence separates right from wrong."""
-    return top_label_parts(predictions(confidence, correct, name="discrimination", **keywords)).discrimination
+    return top_label_parts(predictions(confidence, correct, **keywords)).discrimination
 
 
 def brier_uncertainty(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
     """Uncertainty (UNC) of the top label: the Brier score of a confidence that always equals the accuracy."""
-    return top_label_parts(predictions(confidence, correct, name="uncertainty", **keywords)).uncertainty
+    return top_label_parts(predictions(confidence, correct, **keywords)).uncertainty
 
 
 def _by_isotonic(pairs: Predictions, score: ProperScore) -> tuple[float, float, float]:

@@ -178,14 +178,9 @@ def evaluate(
     """Compute every score of one model's predictions; one sort serves all scores of the pairs.
 
     Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)`` with N at least 3.
-        correct: 1 or True where the prediction is right, same shape.
         bins: Number of bins of the binned scores; by default the convention's, or 15 of equal mass.
         convention: Convention of ECE: ``"paper"``, ``"guo"``, ``"torchmetrics"`` or ``"netcal"``; see
             :func:`calibrant.metrics.ece`.
-        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of the pairs: adds log loss, class-wise
-            ECE and the Brier score of all classes. See :func:`calibrant.metrics.predictions` for what they may be, and
-            for ``sample_weight=``, ``classes=`` and ``ignore_index=``.
 
     Example:
         >>> import torch

@@ -9,10 +9,11 @@ import numpy as np
 
 from calibrant import frames, inputs
 from calibrant.frames import IndexArray, Marks
+from calibrant.inputs import Values
 from calibrant.metrics.binned import ece
 from calibrant.metrics.closed_form import p_value
 from calibrant.metrics.intervals import Interval, confidence_interval
-from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, Values, predictions
+from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions
 from calibrant.metrics.proper import came_true, mean_confidence
 from calibrant.metrics.tests import DRAWS_EACH, CalibrationTest, holm, sequential_test
 from calibrant.metrics.ties import SortedRows
@@ -116,18 +117,10 @@ def calibration_by_group(
     correction is valid for overlapping groups too.
 
     Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``; or checked predictions.
-        correct: 1 or True where the prediction is right, same shape.
         groups: Group of each sample, ``(N,)``; or several such columns by name.
         least: Smallest number of samples of a group that is judged; smaller ones are listed.
         draws: Number of data sets drawn for each test, at least 40 for each group.
         seed: Seed of the draws.
-        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of the pairs.
-
-    References:
-        Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 1979;
-        Hébert-Johnson, Kim, Reingold, Rothblum, "Multicalibration: Calibration for the (Computationally-Identifiable)
-        Masses", ICML 2018; Guy, Haimovich, Linder, Okati, Perini, Tax, Tygert, "Measuring multi-calibration", 2025.
 
     Example:
         >>> import numpy as np

@@ -91,20 +91,12 @@ def confidence_interval(
     is 0 unless :func:`calibration_test` rejects at ``(1 - level) / 2``. The value itself is biased and may lie outside.
 
     Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``; or checked predictions.
-        correct: 1 or True where the prediction is right, same shape.
         metric: As in :func:`calibration_test`; here the gap keeps its sign.
         level: Probability with which such intervals should contain the population value.
         draws: Number of draws of the bootstrap, and of the test.
         seed: Seed of the draws: the same seed gives the same result.
         bins: As in :func:`calibration_test`.
         convention: As in :func:`calibration_test`.
-        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
-
-    References:
-        Arvesen, "Jackknifing U-statistics", Annals of Mathematical Statistics 1969; Wilson, "Probable inference, the
-        law of succession, and statistical inference", JASA 1927; Efron, Tibshirani, "An Introduction to the
-        Bootstrap", 1993.
 
     Example:
         >>> import numpy as np
@@ -195,16 +187,8 @@ def equivalence(
     that cancel within a bin.
 
     Args:
-        confidence: Probability of the event, or confidence in the prediction, ``(N,)``.
-        correct: 1 or True where it came true, ``(N,)``.
         margin: Largest acceptable gap, as a share: 0.02 is 2 points.
         level: Confidence level of both statements.
-        **keywords: ``logits=`` or ``probabilities=`` with ``target=``: the top label is judged.
-
-    References:
-        Schuirmann, "A comparison of the two one-sided tests procedure and the power approach for assessing the
-        equivalence of average bioavailability", Journal of Pharmacokinetics and Biopharmaceutics 1987; Wilson,
-        "Probable inference, the law of succession, and statistical inference", JASA 1927.
 
     Example:
         >>> import numpy as np

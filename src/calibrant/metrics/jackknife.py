@@ -212,9 +212,6 @@ def difference_of_sizes(a: Jackknife, b: Jackknife, level: float) -> Difference:
 
     So it is 0 only if d or s is, and the p-value is the larger of the two (an intersection-union test). The interval
     covers all d and s in their intervals, so it agrees with the p-value on whether the difference can be 0.
-
-    References:
-        Berger, "Multiparameter hypothesis testing and acceptance sampling", Technometrics 1982.
     """
     d = difference(a, b, level)
     of_sum = standard_error(a.without_each + b.without_each, a.weight, a.least_spread + b.least_spread)

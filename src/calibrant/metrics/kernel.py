@@ -23,22 +23,11 @@ def mmce_unbiased(
     r"""Squared maximum mean calibration error (MMCE) with a Laplace kernel, unbiased, exact in :math:`O(N \log N)`.
 
     The U-statistic over pairs of different samples, whose mean is 0 on calibrated data and which may be negative:
-    :func:`calibrant.functional.mmce` with ``unbiased=True``. Its default, the published V-statistic, is never negative.
+    :func:`calibrant.functional.mmce` with ``unbiased=True``. Its default, the published V-statistic (Kumar, Sarawagi,
+    Jain, ICML 2018), is never negative.
 
     Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
-        correct: 1 or True where the prediction is right, same shape.
         bandwidth: Kernel width :math:`\phi` of :math:`\exp(-|r - r'| / \phi)`, at least 0.001.
-        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
-
-    References:
-        Kumar, Sarawagi, Jain, "Trainable Calibration Measures for Neural Networks from Kernel Mean Embeddings",
-        ICML 2018.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> round(metrics.mmce_unbiased([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
-        0.0105
     """
     inputs.check_range("bandwidth", bandwidth, low=NARROWEST)
     data = predictions(confidence, correct, minimum=2, name="MMCE", **keywords)
@@ -107,22 +96,12 @@ def skce(data: Predictions | None = None, /, *, bandwidth: float = 1.0, **keywor
 
     .. math:: h_{ij} = (e_{y_i} - p_i)^\top (e_{y_j} - p_j)\, \exp(-\lVert p_i - p_j \rVert / \nu)
 
-    averaged over all pairs of samples, in :math:`O(N^2)` time and little memory. For two classes seen as (top label,
-    other) it is twice the unbiased MMCE squared at bandwidth :math:`\nu / \sqrt2`.
+    averaged over all pairs of samples, in :math:`O(N^2)` time and little memory (Widmann, Lindsten, Zachariah, NeurIPS
+    2019). For two classes seen as (top label, other) it is twice the unbiased MMCE squared at bandwidth
+    :math:`\nu / \sqrt2`.
 
     Args:
-        data: Checked predictions, in place of the keywords.
         bandwidth: Kernel width :math:`\nu`.
-        **keywords: ``logits=`` or ``probabilities=``, ``(N, C)`` or binary, and ``target=``.
-
-    References:
-        Widmann, Lindsten, Zachariah, "Calibration tests in multi-class classification", NeurIPS 2019.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> p = [[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]
-        >>> round(metrics.skce(probabilities=p, target=[0, 0, 1]), 4)
-        -0.1994
     """
     from scipy.spatial.distance import cdist
 

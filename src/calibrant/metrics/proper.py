@@ -15,16 +15,8 @@ SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
 
 
 def accuracy(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
-    """Share of samples that are right; of several labels, share of all labels that are right at a threshold of 0.5.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> metrics.accuracy([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0])
-        0.5
-        >>> metrics.accuracy(probabilities=[[0.9, 0.2], [0.4, 0.1]], target=[[1, 0], [1, 0]])
-        0.75
-    """
-    data = predictions(confidence, correct, name="accuracy", **keywords)
+    """Share of samples that are right; of several labels, share of all labels that are right at a threshold of 0.5."""
+    data = predictions(confidence, correct, **keywords)
     return mean_of(decided_right(data), data)
 
 
@@ -47,26 +39,14 @@ def mean_of(each: Array | Marks, data: Predictions) -> float:
 
 
 def mean_confidence(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
-    """Mean confidence in the prediction.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> round(metrics.mean_confidence([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
-        0.8
-    """
-    data = predictions(confidence, correct, name="the mean confidence", **keywords)
+    """Mean confidence in the prediction."""
+    data = predictions(confidence, correct, **keywords)
     return mean_of(data.confidence, data)
 
 
 def gap(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
-    """Signed calibration gap, mean confidence minus accuracy: above 0 is over-confident, below 0 under-confident.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> round(metrics.gap([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
-        0.3
-    """
-    data = predictions(confidence, correct, name="the gap", **keywords)
+    """Signed calibration gap, mean confidence minus accuracy: above 0 is over-confident, below 0 under-confident."""
+    data = predictions(confidence, correct, **keywords)
     return mean_confidence(data) - came_true(data)
 
 
@@ -87,17 +67,8 @@ def log_loss(data: Predictions | None = None, /, **keywords: Unpack[Keywords]) -
     From logits it is exact. A probability of 0, which a saved softmax may have by rounding, counts as 1.2e-38, the
     smallest normal number of float32, in every dtype: one sample does not make the mean infinite, and a file has one
     value, whatever its precision.
-
-    Args:
-        data: Checked predictions, in place of the keywords.
-        **keywords: ``logits=`` or ``probabilities=``, ``(N, C)`` or binary, and ``target=``.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> round(metrics.log_loss(probabilities=[[0.5, 0.5], [0.25, 0.75]], target=[0, 1]), 4)
-        0.4904
     """
-    checked = predictions(data, name="log loss", **keywords)
+    checked = predictions(data, **keywords)
     checked.of_classes("log loss")
     return mean_of(log_losses(checked), checked)
 
@@ -132,22 +103,12 @@ def _pair_losses(data: Predictions) -> Array:
 
 
 def brier(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
-    r"""Brier score: mean :math:`(c - z)^2` of pairs, or mean :math:`\sum_k (p_k - y_k)^2` if classes are known.
+    r"""Brier score (1950): mean :math:`(c - z)^2` of pairs, or mean :math:`\sum_k (p_k - y_k)^2` if classes are known.
 
     With several labels per sample, it is the mean of :math:`(p_k - y_k)^2` over all labels. It lies in [0, 1], or in
     [0, 2] if classes are known.
-
-    References:
-        Brier, "Verification of forecasts expressed in terms of probability", 1950.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> round(metrics.brier([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
-        0.405
-        >>> round(metrics.brier(probabilities=[[0.9, 0.1], [0.2, 0.8]], target=[0, 1]), 4)
-        0.05
     """
-    data = predictions(confidence, correct, name="Brier", **keywords)
+    data = predictions(confidence, correct, **keywords)
     if data.probabilities is None or data.task == "multi-label":
         return brier_top(data)
     return mean_of(brier_losses(data), data)
@@ -167,31 +128,18 @@ def brier_losses(data: Predictions) -> Array:
 
 
 def brier_top(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
-    """Brier score of the top label: mean :math:`(c - z)^2`, even if all classes are known.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> round(metrics.brier_top(probabilities=[[0.9, 0.1], [0.2, 0.8]], target=[0, 1]), 4)
-        0.025
-    """
-    data = predictions(confidence, correct, name="Brier", **keywords)
+    """Brier score of the top label: mean :math:`(c - z)^2`, even if all classes are known."""
+    data = predictions(confidence, correct, **keywords)
     return sums_of(data, CumulativeSums).squares / data.total
 
 
 def aurc(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
     r"""Area under the risk-coverage curve: the error rate among the k most confident, averaged over k = 1..N.
 
-    Within a tie group the order is unknown, so its errors are spread evenly: the expectation over random orders.
-
-    References:
-        Geifman, Uziel, El-Yaniv, "Bias-Reduced Uncertainty Estimation for Deep Neural Classifiers", ICLR 2019.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> round(metrics.aurc([0.9, 0.8, 0.6, 0.5], [1, 0, 1, 1]), 4)
-        0.2708
+    Within a tie group the order is unknown, so its errors are spread evenly: the expectation over random orders
+    (Geifman, Uziel, El-Yaniv, ICLR 2019).
     """
-    data = predictions(confidence, correct, name="AURC", **keywords)
+    data = predictions(confidence, correct, **keywords)
     return sums_of(data, RiskCoverage).area / data.total
 
 

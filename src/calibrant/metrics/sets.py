@@ -34,11 +34,6 @@ def mean_set_size(sets: Values) -> float:
 
     Args:
         sets: Whether each class is in the set of each sample, boolean or 0 and 1, ``(N, C)``.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> metrics.mean_set_size([[1, 0, 1], [0, 1, 0]])
-        1.5
     """
     return float(_checked_sets(sets).sum(1).mean())
 
@@ -52,9 +47,6 @@ def group_coverage(sets: Values, target: Values, groups: Values | Iterable[Hasha
         sets: Whether each class is in the set of each sample, boolean or 0 and 1, ``(N, C)``.
         target: Class indices, ``(N,)``.
         groups: Group of each sample, any labels, ``(N,)``.
-
-    References:
-        Vovk, "Conditional validity of inductive conformal predictors", ACML 2012.
 
     Example:
         >>> from calibrant import metrics
@@ -87,10 +79,6 @@ def size_stratified_coverage(
         bounds: Size of the largest sets of each stratum but the last, ascending: by default the strata have 0 to 1,
             2 to 3, 4 to 6, 7 to 10, 11 to 100 and more classes.
         at_least: Number of samples of the smallest stratum that counts.
-
-    References:
-        Angelopoulos, Bates, Malik, Jordan, "Uncertainty Sets for Image Classifiers using Conformal Prediction",
-        ICLR 2021.
 
     Example:
         >>> from calibrant import metrics

@@ -19,22 +19,14 @@ def smooth_ece(confidence: Confidence = None, correct: Correct = None, **keyword
 
     .. math:: \mathrm{smECE}_\sigma = \int_0^1 \Big| \frac1N \sum_i K_\sigma(t, z_i)\,(z_i - c_i) \Big| dt
 
-    falls as :math:`\sigma` rises; the value returned is the one at which the two are equal, so there is no bin
-    width to choose. The Gaussian reflected at 0 and 1 is diagonal in cosines, so smoothing is one multiplication
-    between two cosine transforms of the residuals on a grid of 4,096 cells. The width is at least 0.001: where the two
-    would be equal below it, the value is that of this width.
-
-    References:
-        Błasiok, Nakkiran, "Smooth ECE: Principled Reliability Diagrams via Kernel Smoothing", ICLR 2024.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> round(metrics.smooth_ece([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 3)
-        0.304
+    falls as :math:`\sigma` rises; the value returned is the one at which the two are equal, so there is no bin width to
+    choose (Błasiok, Nakkiran, ICLR 2024). The Gaussian reflected at 0 and 1 is diagonal in cosines, so smoothing is one
+    multiplication between two cosine transforms of the residuals on a grid of 4,096 cells. The width is at least 0.001:
+    where the two would be equal below it, the value is that of this width.
     """
     from scipy.fft import dct, idct
 
-    data = predictions(confidence, correct, name="smooth ECE", **keywords)
+    data = predictions(confidence, correct, **keywords)
     spectrum = dct(sums_of(data, ResidualGrid).cells / data.total, type=2)
 
     def error(width: float) -> float:
@@ -57,14 +49,11 @@ def integrated_calibration_index(
     The calibration curve :math:`\hat c(z)` is z plus the residuals :math:`c_i - z_i`, averaged with a Gaussian kernel
     that is reflected at 0 and 1 (Nadaraya-Watson), of width :math:`1.06\, s\, n^{-1/5}` (Scott's rule, s the standard
     deviation of z, and at least 0.001). The residuals are smoothed rather than the outcomes, so that smoothing adds no
-    error of its own to a calibrated model. Austin and Steyerberg smooth with loess, whose numbers differ slightly.
+    error of its own to a calibrated model. Austin and Steyerberg (Statistics in Medicine 2019) smooth with loess, whose
+    numbers differ slightly.
 
     Like ECE it is above 0 for a calibrated model by chance; ``calibration_test(metric="integrated_calibration_index")``
     says by how much.
-
-    References:
-        Austin, Steyerberg, "The Integrated Calibration Index (ICI) and related metrics for quantifying the calibration
-        of logistic regression models", Statistics in Medicine 2019.
 
     Example:
         >>> import numpy as np
@@ -77,13 +66,18 @@ def integrated_calibration_index(
     """
     from scipy.fft import dct, idct
 
-    data = predictions(confidence, correct, name="the integrated calibration index", **keywords)
-    samples, residual = sums_of(data, SampleGrid), sums_of(data, ResidualGrid)
-    spread = math.sqrt(max(samples.squares / data.total - (samples.first / data.total) ** 2, 0.0))
-    damping = _damping(max(1.06 * spread * data.total**-0.2, SMALLEST_WIDTH))
-    smooth_samples, smooth_residual = (idct(dct(grid.cells, type=2) * damping, type=2) for grid in (samples, residual))
-    held = samples.cells > 0
-    return float((samples.cells[held] * np.abs(smooth_residual[held] / smooth_samples[held])).sum() / data.total)
+    data = predictions(confidence, correct, **keywords)
+    z, samples, _ = data.ties
+    variance = float(samples @ z**2) / data.total - (float(samples @ z) / data.total) ** 2
+    damping = _damping(max(1.06 * math.sqrt(max(variance, 0.0)) * data.total**-0.2, SMALLEST_WIDTH))
+    held: Array = np.zeros(CELLS)
+    _share_out(held, z, samples)
+    smooth_held, smooth_residual = (
+        idct(dct(cells, type=2) * damping, type=2) for cells in (held, sums_of(data, ResidualGrid).cells)
+    )
+    inside = held > 0
+    error = np.abs(smooth_residual[inside] / smooth_held[inside])
+    return float((held[inside] * error).sum() / data.total)
 
 
 def _damping(width: float) -> Array:
@@ -102,21 +96,6 @@ class ResidualGrid:
     def add(self, ties: Block) -> None:
         """Add the next block."""
         _share_out(self.cells, ties.confidence, ties.residual)
-
-
-class SampleGrid:
-    """Each group's number of samples, likewise; and the sum of the confidences and of their squares."""
-
-    def __init__(self, _: Predictions) -> None:
-        self.cells: Array = np.zeros(CELLS)
-        self.first = self.squares = 0.0
-
-    def add(self, ties: Block) -> None:
-        """Add the next block."""
-        _share_out(self.cells, ties.confidence, ties.samples)
-        stated = ties.samples * ties.confidence
-        self.first += float(stated.sum())
-        self.squares += float(np.einsum("i,i->", stated, ties.confidence))
 
 
 def _share_out(cells: Array, z: Array, values: Array) -> None:

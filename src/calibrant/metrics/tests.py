@@ -106,8 +106,6 @@ def calibration_test(
     two sides.
 
     Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``; or checked predictions.
-        correct: 1 or True where the prediction is right, same shape.
         metric: Name of a function of :mod:`calibrant.metrics`, such as ``"ece"`` or ``"smooth_ece"``; the keys of
             ``calibrant.metrics.registry`` list all. Or the function itself; or your own function of
             :class:`~calibrant.metrics.Predictions` that grows as calibration gets worse.
@@ -115,12 +113,6 @@ def calibration_test(
         seed: Seed of the draws: the same seed gives the same result.
         bins: Number of bins of the binned metrics; by default the convention's, or 15 of equal mass.
         convention: Convention of the equal-width bins, as in :func:`calibrant.metrics.ece`.
-        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
-
-    References:
-        Bröcker, Smith, "Increasing the Reliability of Reliability Diagrams", Weather and Forecasting 2007;
-        Vaicenavicius, Widmann, Andersson, Lindsten, Roll, Schön, "Evaluating model calibration in classification",
-        AISTATS 2019.
 
     Example:
         >>> import numpy as np
@@ -188,10 +180,6 @@ def judge(
         seed: Seed of the draws.
         progress: Called with the number of views done and their number.
         early: Whether draws of confidences, the top label and the risk end early too; their p-values are then coarser.
-
-    References:
-        Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 1979; Besag,
-        Clifford, "Sequential Monte Carlo p-values", Biometrika 1991.
 
     Example:
         >>> import numpy as np

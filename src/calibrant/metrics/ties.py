@@ -133,14 +133,20 @@ def ends_of_ties(keys: Keys, cuts: IndexArray) -> IndexArray:
 
 def ties_of_keys(keys: Keys) -> Block:
     """All ties of sorted keys."""
-    one, kind = keys.dtype.type(1), np.float32 if keys.dtype == np.uint32 else np.float64
-    bits, marks = keys >> one, keys & one
-    differs = bits[1:] != bits[:-1]
+    one = keys.dtype.type(1)
+    marks = keys & one
+    differs = (keys[1:] ^ keys[:-1]) > one
     if differs.all():
-        return Block(bits.view(kind).astype(np.float64), np.ones(len(keys)), marks.astype(np.float64))
+        return Block(confidence_of(keys), np.ones(len(keys)), marks.astype(np.float64))
     last = np.append(np.flatnonzero(differs), len(keys) - 1)
     samples, right = np.diff(last, prepend=-1), np.diff(marks.cumsum(dtype=keys.dtype)[last], prepend=0)
-    return Block(bits[last].view(kind).astype(np.float64), samples.astype(np.float64), right.astype(np.float64))
+    return Block(confidence_of(keys[last]), samples.astype(np.float64), right.astype(np.float64))
+
+
+def confidence_of(keys: Keys) -> Array:
+    """The confidences in keys, in float64."""
+    kind = np.float32 if keys.dtype == np.uint32 else np.float64
+    return (keys >> keys.dtype.type(1)).view(kind).astype(np.float64)
 
 
 class SortedRows:
