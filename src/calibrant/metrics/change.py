@@ -14,6 +14,7 @@ from calibrant.metrics.intervals import Interval, confidence_interval
 from calibrant.metrics.jackknife import esd_jackknife, gap_jackknife, normal_difference
 from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions
 from calibrant.metrics.proper import came_true, mean_confidence
+from calibrant.metrics.tests import single
 
 # Fewest samples of a set, and of a window of time.
 LEAST = 30
@@ -79,7 +80,7 @@ def calibration_change(before: Predictions, after: Predictions) -> Change:
 
     Args:
         before: Predictions of the first set, of 30 samples or more.
-        after: Predictions of the second set, of 30 samples or more.
+        after: Predictions of the second set, likewise.
 
     Example:
         >>> import numpy as np
@@ -156,11 +157,7 @@ class TimeCalibration:
         return f"the average gap changes over time ({p_value(self.p_value)}), most likely after {self.change_at}"
 
     def to_frame(self, backend: str | None = None) -> Any:
-        """Return the windows as a data frame, with the columns of :class:`Window`, and gap_low and gap_high.
-
-        Args:
-            backend: ``"pandas"``, ``"polars"`` or ``"pyarrow"``; by default the first of them that is installed.
-        """
+        """Return the windows as a data frame of a library, with the columns of :class:`Window`, gap_low and gap_high."""
         return frames.made(frames.columns_of(self.windows), backend)
 
 
@@ -176,34 +173,29 @@ def calibration_over_time(
 
     With residuals :math:`r_i = z_i - c_i` in order of time, mean :math:`\bar r` and standard deviation s, the test
     compares :math:`\max_k |\sum_{i \le k} (r_i - \bar r)| / (s \sqrt N)` with the law of the largest distance of a
-    Brownian bridge from 0 (CUSUM; Kolmogorov's law). The time of the maximum is where the change most likely is.
+    Brownian bridge from 0 (CUSUM, Brown, Durbin, Evans 1975; Kolmogorov's law). The time of the maximum is where the
+    change most likely is.
 
     Args:
         time: Time of each sample, ``(N,)``: numbers, dates, or texts in ISO format. Equal times stay together.
         windows: Number of windows; fewer if they would have less than 30 samples.
-
-    Example:
-        >>> import numpy as np
-        >>> from calibrant import metrics
-        >>> generator = np.random.default_rng(0)
-        >>> day = np.datetime64("2026-01-01") + np.arange(3000) // 100
-        >>> risk = generator.uniform(0.1, 0.9, 3000)
-        >>> event = generator.random(3000) < risk + np.where(np.arange(3000) < 2000, 0, 0.1)
-        >>> print(metrics.calibration_over_time(risk, event, time=day))
-        the average gap changes over time (p < 0.001), most likely after 2026-01-20
     """
     inputs.check_count("windows", windows)
-    data = predictions(confidence, correct, minimum=LEAST, name="calibration_over_time", **keywords)
+    data = single(predictions(confidence, correct, minimum=LEAST, name="calibration_over_time", **keywords))
     moments = _moments(time, len(data))
     order = np.argsort(moments, kind="stable")
     ordered = moments[order]
     ends = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]), len(ordered) - 1)
     weight = (np.ones(len(data)) if data.weight is None else data.weight)[order]
-    gap = (data.confidence.astype(np.float64) - data.correct)[order]
-    p, at = _constancy(gap, weight, ends)
+    residual = (data.confidence.astype(np.float64) - data.correct)[order]
+    p, at = _constancy(residual, weight, ends)
     cuts = _cuts(weight.cumsum()[ends], ends, windows)
     shown = _rounded(ordered, len(cuts))
-    found = [_window(data, order[rows], shown[rows]) for rows in cuts]
+    found = []
+    for rows in cuts:
+        part, first, last = data[order[rows]], _shown(shown[rows][0]), _shown(shown[rows][-1])
+        gap = confidence_interval(part, metric="gap")
+        found.append(Window(first, last, round(part.total), mean_confidence(part), came_true(part), gap))
     return TimeCalibration(tuple(found), p, _shown(shown[at]))
 
 
@@ -221,24 +213,23 @@ def _moments(time: Any, samples: int) -> Array:
         raise ValueError(f"time must have a value for each of the {samples} samples, got shape {array.shape}")
     if array.dtype.kind not in "Mfiu":
         raise TypeError(f"time must hold numbers or dates, got {array.dtype}")
-    missing = np.isnat(array) if array.dtype.kind == "M" else np.isnan(array) if array.dtype.kind == "f" else None
-    if missing is not None and missing.any():
-        raise ValueError(f"time is missing for {int(missing.sum())} of {samples} samples: leave them out")
+    missing = int((array != array).sum())  # NaN or NaT
+    if missing:
+        raise ValueError(f"time is missing for {missing} of {samples} samples: leave them out")
     return array
 
 
-def _constancy(gap: Array, weight: Array, ends: IndexArray) -> tuple[float, int]:
+def _constancy(residual: Array, weight: Array, ends: IndexArray) -> tuple[float, int]:
     """p-value of a constant mean by the CUSUM test, and the index after which it most likely changed."""
-    centred = gap - np.average(gap, weights=weight)
+    from scipy.special import kolmogorov
+
+    centred = residual - np.average(residual, weights=weight)
     spread = math.sqrt(float((weight * np.square(centred)).sum()))
     sums = np.abs((weight * centred).cumsum()[ends])
     at = int(ends[sums.argmax()])
     if spread == 0:
         return 1.0, at
-    x = float(sums.max()) / spread
-    # Kolmogorov's law; below 0.3 its value is 1 to nine digits, and the series converges slowly.
-    p = 1.0 if x < 0.3 else 2 * sum((-1.0) ** (k - 1) * math.exp(-2 * (k * x) ** 2) for k in range(1, 101))
-    return min(max(p, 0.0), 1.0), at
+    return float(kolmogorov(float(sums.max()) / spread)), at
 
 
 def _cuts(so_far: Array, ends: IndexArray, windows: int) -> list[slice]:
@@ -253,14 +244,6 @@ def _cuts(so_far: Array, ends: IndexArray, windows: int) -> list[slice]:
             taken = float(so_far[k])
     stops.append(int(ends[-1]) + 1)
     return [slice(a, b) for a, b in pairwise(stops)]
-
-
-def _window(data: Predictions, rows: IndexArray, moments: Array) -> Window:
-    part = data[rows]
-    gap = confidence_interval(part, metric="gap")
-    return Window(
-        _shown(moments[0]), _shown(moments[-1]), round(part.total), mean_confidence(part), came_true(part), gap
-    )
 
 
 def _rounded(moments: Array, windows: int) -> Array:

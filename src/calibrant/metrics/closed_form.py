@@ -98,14 +98,6 @@ def closed_form_test(
 
     Args:
         statistic: ``"spiegelhalter"``, ``"kolmogorov-smirnov"`` or ``"kuiper"``.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> for statistic in ("spiegelhalter", "kolmogorov-smirnov", "kuiper"):
-        ...     print(metrics.closed_form_test([0.9, 0.8, 0.7, 0.9, 0.8], [0, 1, 0, 1, 0], statistic=statistic))
-        Spiegelhalter's z 2.49, p = 0.013
-        Kolmogorov-Smirnov 2.49, p = 0.025
-        Kuiper 2.49, p = 0.051
     """
     inputs.check_choice("statistic", statistic, ("spiegelhalter", "kolmogorov-smirnov", "kuiper"))
     data = predictions(confidence, correct, name="a closed-form test", **keywords)
@@ -208,15 +200,6 @@ def calibration_line(
     Calibrated probabilities have a = 0 and b = 1; the joint test compares twice the gain in log-likelihood with
     :math:`\chi^2_2`. Intervals are Wald's, from the information matrix. Probabilities within 1e-7 of 0 and 1 count as
     1e-7 from them.
-
-    Example:
-        >>> import numpy as np
-        >>> from calibrant import metrics
-        >>> generator = np.random.default_rng(0)
-        >>> logit = generator.normal(size=4000)
-        >>> event = generator.random(4000) < 1 / (1 + np.exp(-logit))
-        >>> print(metrics.calibration_line(1 / (1 + np.exp(-2 * logit)), event))  # twice too extreme
-        slope 0.50 (95 % interval 0.46 to 0.54), intercept 0.00 (-0.07 to 0.07), p < 0.001
     """
     data = predictions(confidence, correct, name="the calibration line", **keywords)
     line, covariance = line_and_covariance(data)

@@ -1,6 +1,6 @@
 """Calibration of groups of samples, and the largest error of any of them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Unpack
@@ -15,7 +15,7 @@ from calibrant.metrics.closed_form import p_value
 from calibrant.metrics.intervals import Interval, confidence_interval
 from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions
 from calibrant.metrics.proper import came_true, mean_confidence
-from calibrant.metrics.tests import DRAWS_EACH, CalibrationTest, holm, sequential_test
+from calibrant.metrics.tests import DRAWS_EACH, CalibrationTest, holm, sequential_test, single
 from calibrant.metrics.ties import SortedRows
 
 # One column of group labels, or several by name.
@@ -90,12 +90,9 @@ class GroupCalibration:
         return "\n".join(lines)
 
     def to_frame(self, backend: str | None = None) -> Any:
-        """Return the groups as a data frame with the columns of :class:`GroupScore`, gap_low, gap_high and rejected.
+        """Return the judged groups as a data frame of a library.
 
-        Groups that were not judged, and the column test, are left out.
-
-        Args:
-            backend: ``"pandas"``, ``"polars"`` or ``"pyarrow"``; by default the first of them that is installed.
+        It has the columns of :class:`GroupScore` but ``test``, and gap_low, gap_high and rejected.
         """
         rejected = [group.rejected for group in self.groups]
         return frames.made(frames.columns_of(self.groups) | {"rejected": rejected}, backend)
@@ -114,43 +111,36 @@ def calibration_by_group(
     """Score and test each group of samples; p-values are corrected for their number by Holm's method.
 
     With several columns, groups are the values of each column and of each combination of columns, so they overlap. The
-    correction is valid for overlapping groups too.
+    correction is valid for overlapping groups too (Holm 1979; on multicalibration: Hébert-Johnson et al., ICML 2018).
 
     Args:
         groups: Group of each sample, ``(N,)``; or several such columns by name.
         least: Smallest number of samples of a group that is judged; smaller ones are listed.
         draws: Number of data sets drawn for each test, at least 40 for each group.
         seed: Seed of the draws.
-
-    Example:
-        >>> import numpy as np
-        >>> from calibrant import metrics
-        >>> generator = np.random.default_rng(0)
-        >>> risk, region = generator.uniform(size=4000), generator.choice(["north", "south"], 4000)
-        >>> event = generator.random(4000) < np.where(region == "south", 0.8 * risk, risk)
-        >>> found = metrics.calibration_by_group(risk, event, groups=region)
-        >>> [(group.name, group.rejected) for group in found.groups]
-        [('south', True), ('north', False)]
     """
     inputs.check_count("least", least)
-    data = predictions(confidence, correct, minimum=4, name="calibration_by_group", **keywords)
+    data = single(predictions(confidence, correct, minimum=4, name="calibration_by_group", **keywords))
     members = group_members(groups, len(data))
-    sizes = {name: round(data[rows].total) for name, rows in members.items()}
-    judged = {name: rows for name, rows in members.items() if sizes[name] >= max(least, 4)}
+    parts = {name: data[rows].pairs for name, rows in members.items()}
+    sizes = {name: round(part.total) for name, part in parts.items()}
+    judged = {name: part for name, part in parts.items() if sizes[name] >= max(least, 4)}
     small = {name: size for name, size in sizes.items() if name not in judged}
     if not judged:
-        raise ValueError(
-            f"no group has {least} samples or more, of {len(members)} groups: lower least, or merge groups"
-        )
+        raise ValueError(f"no group has {least} samples or more, of {len(parts)} groups: lower least, or merge groups")
     many = max(draws, DRAWS_EACH * len(judged))
-    parts, tests = [], []
-    for rows in judged.values():
-        parts.append(data[rows].pairs)
-        tests.append(sequential_test(parts[-1], many, seed))
+    tests = [sequential_test(part, many, seed) for part in judged.values()]
     corrected = holm([test.p_value for test in tests])
-    scores = [_score(name, part, test, p) for name, part, test, p in zip(judged, parts, tests, corrected, strict=True)]
+    scores = []
+    for name, test, p in zip(judged, tests, corrected, strict=True):
+        part = judged[name]
+        gap = confidence_interval(part, metric="gap")
+        scores.append(
+            GroupScore(name, sizes[name], mean_confidence(part), came_true(part), gap, ece(part), test, p_value=p)
+        )
     scores.sort(key=lambda score: (not score.rejected, -abs(score.gap.value)))
-    return GroupCalibration(tuple(scores), small, least, multicalibration_error(data, judged.values()))
+    error = multicalibration_error(data, [members[name] for name in judged])
+    return GroupCalibration(tuple(scores), small, least, error)
 
 
 def group_members(groups: Columns, samples: int) -> dict[str, IndexArray]:
@@ -162,12 +152,12 @@ def group_members(groups: Columns, samples: int) -> dict[str, IndexArray]:
     found: dict[str, IndexArray] = {}
     for count in range(1, len(labels) + 1):
         for names in combinations(labels, count):
-            each = [labels[name] for name in names]
-            keys = np.stack([np.unique(values, return_inverse=True)[1] for values in each], axis=1)
+            keys = np.stack([np.unique(labels[name], return_inverse=True)[1] for name in names], axis=1)
             _, place = np.unique(keys, axis=0, return_inverse=True)
             order = np.argsort(place.reshape(-1), kind="stable")
             for rows in np.split(order, np.bincount(place.reshape(-1)).cumsum()[:-1]):
-                found[_named(names, [values[rows[0]] for values in each])] = rows
+                values = [f"{name} = {labels[name][rows[0]]}" if name else str(labels[name][rows[0]]) for name in names]
+                found[", ".join(values)] = rows
     return found
 
 
@@ -179,15 +169,6 @@ def _labels(name: str, values: Any, samples: int) -> Marks:
         shown = f"group column {name!r}" if name else "groups"
         raise ValueError(f"{shown} must have one label for each of the {samples} samples, got shape {array.shape}")
     return array
-
-
-def _named(names: Sequence[str], values: Sequence[Any]) -> str:
-    return ", ".join(f"{name} = {value}" if name else str(value) for name, value in zip(names, values, strict=True))
-
-
-def _score(name: str, part: Predictions, test: CalibrationTest, corrected: float) -> GroupScore:
-    gap = confidence_interval(part, metric="gap")
-    return GroupScore(name, round(part.total), mean_confidence(part), came_true(part), gap, ece(part), test, corrected)
 
 
 def multicalibration_error(data: Predictions, members: Iterable[IndexArray]) -> float:

@@ -20,11 +20,11 @@ from calibrant.metrics.tests import (
     BOOTSTRAP,
     asked_metric,
     block_sizes,
-    check_draws,
-    draw_null,
-    finite_value,
+    finite,
+    null_values,
     single,
-    test_against_draws,
+    test_of_metric,
+    value_of,
 )
 from calibrant.metrics.ties import SortedRows
 
@@ -94,18 +94,7 @@ def confidence_interval(
         metric: As in :func:`calibration_test`; here the gap keeps its sign.
         level: Probability with which such intervals should contain the population value.
         draws: Number of draws of the bootstrap, and of the test.
-        seed: Seed of the draws: the same seed gives the same result.
-        bins: As in :func:`calibration_test`.
-        convention: As in :func:`calibration_test`.
-
-    Example:
-        >>> import numpy as np
-        >>> from calibrant import metrics
-        >>> generator = np.random.default_rng(0)
-        >>> confidence = generator.uniform(0.5, 1, 2000)
-        >>> right = generator.random(2000) < confidence - 0.05
-        >>> print(metrics.confidence_interval(confidence, right, metric="gap"))
-        gap 3.55 % (95 % interval 1.66 % to 5.43 %, jackknife)
+        seed: As in :func:`calibration_test`, and so are ``bins`` and ``convention``.
     """
     measure = asked_metric(metric, draws, seed, bins, convention)
     check_level(level)
@@ -115,14 +104,13 @@ def confidence_interval(
         found = measure.jackknife(data)
         low, high = np.clip(found.interval(level), *measure.span).tolist()
         return Interval(measure.key, found.value, low, high, level, "jackknife")
-    value = finite_value(data, measure)
+    value = value_of(data, measure)
     (drawn,) = bootstrap((data,), measure, draws, seed)
     reach = NormalDist().inv_cdf((1 + level) / 2) * float(drawn.std())
     ends = 2 * value - float(drawn.mean()) - reach, float(np.quantile(drawn, (1 + level) / 2))
     low, high = np.clip((min(ends), ends[1]), *measure.span).tolist()
-    if measure.vanishes:
-        null = draw_null(data, measure, draws, seed)
-        low = 0.0 if test_against_draws(measure, *null).p_value > (1 - level) / 2 else low
+    if measure.vanishes and test_of_metric(data, measure, draws, seed).p_value > (1 - level) / 2:
+        low = 0.0
     return Interval(measure.key, value, low, high, level, "bootstrap")
 
 
@@ -189,15 +177,6 @@ def equivalence(
     Args:
         margin: Largest acceptable gap, as a share: 0.02 is 2 points.
         level: Confidence level of both statements.
-
-    Example:
-        >>> import numpy as np
-        >>> from calibrant import metrics
-        >>> generator = np.random.default_rng(0)
-        >>> risk = generator.uniform(size=20_000)
-        >>> found = metrics.equivalence(risk, generator.random(20_000) < risk, margin=0.02)
-        >>> found.on_average, found.everywhere
-        (True, False)
     """
     inputs.check_range("margin", margin, low=0, high=1, open_low=True)
     data = predictions(confidence, correct, minimum=2, name="equivalence", **keywords)
@@ -291,23 +270,11 @@ def compare(
     Args:
         a: Predictions of one model, as :func:`calibrant.metrics.predictions` makes them.
         b: Predictions of the other, of the same samples in the same order.
-        metric: As in :func:`calibrant.metrics.calibration_test`; for the gap, its absolute value.
+        metric: As in :func:`calibration_test`; for the gap, its absolute value.
         level: Confidence level of the interval of the difference, ``a - b``.
         draws: Number of draws of the bootstrap and of each calibrated model. The smallest p-value is
             ``2 / (1 + draws)``.
-        seed: Seed of the bootstrap: the same seed gives the same result.
-        bins: As in :func:`calibrant.metrics.calibration_test`.
-        convention: As in :func:`calibrant.metrics.calibration_test`.
-
-    Example:
-        >>> import numpy as np
-        >>> from calibrant import metrics
-        >>> generator = np.random.default_rng(0)
-        >>> confidence = generator.uniform(0.5, 0.9, 2000)
-        >>> right = generator.random(2000) < confidence
-        >>> over, honest = metrics.predictions(confidence + 0.1, right), metrics.predictions(confidence, right)
-        >>> metrics.compare(over, honest).better
-        'b'
+        seed: As in :func:`calibration_test`, and so are ``bins`` and ``convention``.
     """
     measure = asked_metric(metric, draws, seed, bins, convention)
     check_level(level)
@@ -320,12 +287,11 @@ def compare(
         difference = jackknife.difference_of_sizes if measure.signed else jackknife.difference
         found, method = difference(of_a, of_b, level), "jackknife"
     else:
-        first, second = finite_value(a, measure), finite_value(b, measure)
+        first, second = value_of(a, measure), value_of(b, measure)
         drawn_a, drawn_b = bootstrap((a, b), measure, draws, seed)
         bias = float(drawn_a.mean() - drawn_b.mean()) - (first - second)
         if measure.vanishes:
-            _, null_a = draw_null(a, measure, draws, seed)
-            _, null_b = draw_null(b, measure, draws, seed)
+            null_a, null_b = (null_values(model, measure, draws, seed) for model in (a, b))
             bias = float(null_a.mean() - null_b.mean())
         found, method = _bootstrap_difference(first - second, drawn_a - drawn_b, bias, level), "bootstrap"
     return Comparison(measure.key, first, second, first - second, found.low, found.high, found.p_value, level, method)
@@ -381,7 +347,7 @@ def bootstrap(models: tuple[Predictions, ...], measure: Metric, draws: int, seed
     """The metric of each model on the same samples, drawn with replacement."""
     on_counts = [_of_counts(model, measure) for model in models]
     blocks = [[value(counts) for value in on_counts] for counts in _bootstrap_counts(models[0], draws, seed)]
-    return tuple(check_draws(np.concatenate(each), measure) for each in zip(*blocks, strict=True))
+    return tuple(finite(np.concatenate(each), measure) for each in zip(*blocks, strict=True))
 
 
 def _of_counts(given: Predictions, measure: Metric) -> Callable[[Array], Array]:

@@ -5,7 +5,6 @@ pairs are residuals of the ties, made in blocks of rows; draws for any other met
 blocks does not change the draws. A sample of weight 2 is drawn as two; 0.3 is drawn with this probability.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Unpack
@@ -17,16 +16,7 @@ from calibrant.frames import Array
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.closed_form import HypothesisTest, closed_form_test, p_value
 from calibrant.metrics.cumulative import esd_rows
-from calibrant.metrics.predictions import (
-    ROWS,
-    Confidence,
-    Correct,
-    Keywords,
-    Predictions,
-    View,
-    predictions,
-    views,
-)
+from calibrant.metrics.predictions import ROWS, Confidence, Correct, Keywords, Predictions, View, predictions, views
 from calibrant.metrics.registry import Chosen, Metric, find_metric, label, number
 from calibrant.metrics.ties import Ties
 
@@ -38,9 +28,9 @@ CELLS = 1 << 15
 NULL, BOOTSTRAP = 0, 1
 # Draws that equal the data up to rounding are as extreme as the data.
 ROUNDING = 1e-12
-# Draws per view of a family: with fewer than 20, no view could be rejected after the correction.
+# Draws per view or group of a family: with fewer than 20, none could be rejected after the correction.
 DRAWS_EACH = 40
-# A view of a family with so many draws as bad as the data needs no more of them.
+# With so many draws as bad as the data, no more are needed.
 ENOUGH = 20
 # Kuiper's p-value that needs no draws, with enough expected events that its law holds roughly so far out.
 TINY_P_VALUE, EVENTS = 1e-9, 10.0
@@ -97,8 +87,9 @@ def calibration_test(
     .. math:: p = \frac{1 + \#\{\text{draws with a metric} \ge \text{that of the data}\}}{1 + \#\text{draws}}.
 
     The test is exact for any metric, at any number of samples: a calibrated model is rejected at level 0.05 in 5 % of
-    cases. For ESD, KS, ECE, MMCE and the gap one sort serves all draws. For metrics of all classes, and for your own
-    functions, targets are drawn from the class probabilities if those are known.
+    cases (Bröcker, Smith, Weather and Forecasting 2007; Vaicenavicius et al., AISTATS 2019). For ESD, KS, ECE, MMCE and
+    the gap one sort serves all draws. For metrics of all classes, and for your own functions, targets are drawn from
+    the class probabilities if those are known.
 
     For some metrics a deviation in either direction shows miscalibration. The gap counts by its absolute value. Brier,
     log loss, accuracy and AURC are compared with the values that the confidences predict: a model that is right more
@@ -125,12 +116,12 @@ def calibration_test(
     """
     measure = asked_metric(metric, draws, seed, bins, convention)
     data = single(predictions(confidence, correct, minimum=measure.minimum, name=label(measure.key), **keywords))
-    return test_against_draws(measure, *draw_null(data, measure, draws, seed))
+    return test_of_metric(data, measure, draws, seed)
 
 
-def test_against_draws(measure: Metric, observed: float, null: Array) -> CalibrationTest:
-    """The test of a metric's value against its values on draws from a calibrated model."""
-    draws = len(null)
+def test_of_metric(data: Predictions, measure: Metric, draws: int, seed: int) -> CalibrationTest:
+    """The test of :func:`calibration_test` of checked predictions."""
+    observed, null = value_of(data, measure), null_values(data, measure, draws, seed)
     size = abs(observed) if measure.signed else observed
     null = np.abs(null) if measure.signed else null
     slack = ROUNDING * max(abs(observed), float(np.abs(null).max()))
@@ -169,8 +160,8 @@ def judge(
     are families: their p-values are corrected by Holm's method, so that at most 5 % of calibrated models have any class
     or label rejected. Each of m views gets at least ``40 m`` draws, but they end early
 
-    - once 20 draws are as bad as the data: the p-value is 20 over the number of draws (Besag and Clifford), which is
-      valid;
+    - once 20 draws are as bad as the data: the p-value is 20 over the number of draws (Besag, Clifford, Biometrika
+      1991), which is valid;
     - after 100 draws if Kuiper's :func:`closed_form_test` has a p-value below 1e-9 with ten expected events or more;
       it is then used.
 
@@ -202,21 +193,21 @@ def judge_views(
     """The tests of :func:`judge` of these views."""
     inputs.check_count("draws", draws)
     family = [view for view in found if view.kind in ("class", "label")]
-    tests = []
-    for done, view in enumerate(found, 1):
-        alone = view.kind not in ("class", "label") or len(family) == 1
-        tests.append(
-            calibration_test(view.pairs, draws=draws, seed=seed)
-            if alone and not early
-            else sequential_test(view.pairs, draws, seed)
-            if alone
-            else sequential_test(view.pairs, max(draws, DRAWS_EACH * len(family)), seed)
-        )
+    if len(family) == 1:
+        family = []
+    tests: list[CalibrationTest] = []
+    for view in found:
+        if view in family:
+            tests.append(sequential_test(view.pairs, max(draws, DRAWS_EACH * len(family)), seed))
+        elif early:
+            tests.append(sequential_test(view.pairs, draws, seed))
+        else:
+            tests.append(calibration_test(view.pairs, draws=draws, seed=seed))
         if progress is not None:
-            progress(done, len(found))
-    alone_first = len(found) - len(family)
-    corrected = [test.p_value for test in tests[:alone_first]]
-    corrected += holm([test.p_value for test in tests[alone_first:]])
+            progress(len(tests), len(found))
+    p_values = [test.p_value for test in tests]
+    alone = len(found) - len(family)  # these come first
+    corrected = p_values[:alone] + holm(p_values[alone:])
     return tuple(Judgement(*each) for each in zip(found, tests, corrected, strict=True))
 
 
@@ -278,14 +269,6 @@ def single(data: Predictions) -> Predictions:
     return data
 
 
-def finite_value(data: Predictions, measure: Metric) -> float:
-    """The metric of the data; functions of the user's own may return anything."""
-    value = measure.value(data)
-    if not math.isfinite(value):
-        raise ValueError(f"{label(measure.key)} must be a finite number, got {value} for the data: correct the metric")
-    return value
-
-
 def block_sizes(draws: int, width: int) -> Iterator[int]:
     """Numbers of draws to make at a time if each is a row of ``width`` numbers."""
     rows = max(1, CELLS // max(width, 1))
@@ -341,11 +324,10 @@ def _unweighted(given: Predictions, generator: np.random.Generator) -> Predictio
 
 
 def _drawn(given: Predictions, generator: np.random.Generator) -> Predictions:
-    if given.probabilities is None or given.target is None:
-        return Predictions(given.confidence, generator.random(len(given)) < given.confidence)
-    if given.task == "multi-label":  # of a single label, see `single`
+    if given.probabilities is None or given.task == "multi-label":  # of a single label, see `single`
         correct = generator.random(len(given)) < given.confidence
-        return replace(given, correct=correct, target=correct.astype(np.intp)[:, np.newaxis])
+        target = None if given.target is None else correct.astype(np.intp)[:, np.newaxis]
+        return replace(given, correct=correct, target=target)
     shares = given.probabilities.cumsum(1, dtype=np.float64)
     shares /= shares[:, -1:]
     uniform = generator.random((len(given), 1))
@@ -355,26 +337,28 @@ def _drawn(given: Predictions, generator: np.random.Generator) -> Predictions:
     return replace(given, correct=scores.argmax(1) == target, target=target)
 
 
-def draw_null(data: Predictions, measure: Metric, draws: int, seed: int) -> tuple[float, Array]:
-    """The metric of the data, and of draws from a calibrated model with the same confidences."""
-    observed = finite_value(data, measure)
+def value_of(data: Predictions, measure: Metric) -> float:
+    """The metric of the data, by the same sums as that of draws: a draw that equals the data must tie with it."""
+    if measure.rows is None:
+        return float(finite(np.array([measure.value(data)]), measure)[0])
+    return float(measure.rows(data)(observed_residuals(data.ties))[0])
+
+
+def null_values(data: Predictions, measure: Metric, draws: int, seed: int) -> Array:
+    """The metric of draws from a calibrated model with the same confidences."""
     if measure.rows is not None:
         value = measure.rows(data)
-        # By the same sums as the draws: a draw that equals the data must tie with it.
-        observed = float(value(observed_residuals(data.ties))[0])
-        null = np.concatenate([value(block) for block in null_residuals(data.ties, draws, seed)])
-    else:
-        drawn = null_predictions(data, draws, seed, of_classes=measure.of_classes)
-        null = np.array([measure.value(each) for each in drawn])
-    return observed, check_draws(null, measure)
+        return np.concatenate([value(block) for block in null_residuals(data.ties, draws, seed)])
+    drawn = null_predictions(data, draws, seed, of_classes=measure.of_classes)
+    return finite(np.array([measure.value(each) for each in drawn]), measure)
 
 
-def check_draws(drawn: Array, measure: Metric) -> Array:
-    """The metric of the draws; functions of the user's own may return anything."""
-    if not np.isfinite(drawn).all():
-        bad = int((~np.isfinite(drawn)).sum())
+def finite(values: Array, measure: Metric) -> Array:
+    """Values of a metric of data or draws; functions of the user's own may return anything."""
+    bad = values[~np.isfinite(values)]
+    if len(bad):
         raise ValueError(
-            f"{label(measure.key)} must be a finite number for every draw, got {bad:,} of {len(drawn):,} that are not: "
-            "use more samples or fewer bins, or correct the metric"
+            f"{label(measure.key)} must be a finite number, got {bad[0]} for {len(bad):,} of {len(values):,} data "
+            "sets: use more samples or fewer bins, or correct the metric"
         )
-    return drawn
+    return values
