@@ -124,7 +124,7 @@ def test_one_sort_serves_all_draws(name: str, metric: str) -> None:
 def test_bootstrapped_rows_equal_the_metric_of_the_drawn_samples(name: str) -> None:
     data = predictions(*DATA[name])
     residuals = intervals._residuals_of_counts(data)
-    ks, ece = cumulative.ks_rows(data.ties), binned.ece_rows(data, None, "paper")
+    ks, ece = cumulative.ks_rows(data), binned.ece_rows(data, None, "paper")
     for counts in intervals._bootstrap_counts(data, 10, seed=2):
         assert (counts.sum(1) == len(data)).all()
         block, drawn = residuals(counts), [data.repeated(row) for row in counts]

@@ -11,7 +11,7 @@ from calibrant import inputs
 from calibrant.frames import Array, IndexArray
 from calibrant.metrics.cumulative import RowStatistic
 from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions
-from calibrant.metrics.ties import BLOCK, Keys, confidence_of, ends_of_ties
+from calibrant.metrics.ties import BLOCK, confidence_of, ends_of_ties
 
 # Default number of equal-mass bins, and the most that ECE-sweep tries.
 MASS_BINS = 15
@@ -170,82 +170,70 @@ def swept_bins(given: Predictions) -> BinTable:
     return mass.table(best)
 
 
-def _equal_mass(given: Predictions) -> "_EqualMassOfKeys | _EqualMassOfTies":
-    """The samples, ready to be cut into any number of bins."""
-    made: _EqualMassOfKeys | _EqualMassOfTies | None = given.sums.get(_equal_mass)
-    if made is None:
-        made = _EqualMassOfKeys(given.keys) if given.weight is None else _EqualMassOfTies(given)
-        given.sums[_equal_mass] = made
+def _equal_mass(given: Predictions) -> "_EqualMass":
+    if _EqualMass not in given.sums:
+        given.sums[_EqualMass] = _EqualMass(given)
+    made: _EqualMass = given.sums[_EqualMass]
     return made
 
 
-class _EqualMassOfKeys:
-    """Samples without weights: sorted keys, and the number of right ones before each."""
+class _EqualMass:
+    """Samples in order of confidence, or with weights their ties, ready to be cut into any number of bins."""
 
-    def __init__(self, keys: Keys) -> None:
-        self.keys = keys
-        self.right = np.zeros(len(keys) + 1, dtype=np.uint32)
-        np.cumsum(keys & keys.dtype.type(1), out=self.right[1:])
+    def __init__(self, given: Predictions) -> None:
+        self.keys = given.keys if given.weight is None else None
+        self.confidence = np.zeros(0)
+        # Number of samples, and of right ones, before each place where the order can be cut.
+        if given.weight is None:
+            self.samples = np.arange(len(given) + 1, dtype=np.uint32)
+            self.right = np.zeros(len(given) + 1, dtype=np.uint32)
+            np.cumsum(given.keys & given.keys.dtype.type(1), out=self.right[1:])
+            self.whole = True
+        else:
+            self.confidence, samples, right = given.ties
+            self.samples, self.right = (np.append(0.0, each.cumsum()) for each in (samples, right))
+            self.whole = bool((given.weight == np.rint(given.weight)).all())
 
     @cached_property
     def most(self) -> int:
         """Number of groups of ties."""
+        if self.keys is None:
+            return len(self.confidence)
         return 1 + int(np.count_nonzero((self.keys[1:] ^ self.keys[:-1]) > 1))
 
     def cuts(self, bins: int) -> IndexArray:
         """Where the bins begin and end."""
-        inside = ends_of_ties(self.keys, _even_cuts(len(self.keys), bins).astype(np.intp))
-        return np.unique(np.concatenate(([0], inside, [len(self.keys)])))
+        total, inside = self.samples[-1], np.arange(1, bins)
+        if self.whole:
+            size, larger = divmod(total, bins)
+            wanted = inside * size + np.minimum(inside, larger)  # the first few bins hold one more
+        else:
+            wanted = inside * (total / bins)  # equal shares, whatever the scale of the weights
+        places = np.searchsorted(self.samples, wanted.astype(self.samples.dtype))
+        if self.keys is not None:
+            places = ends_of_ties(self.keys, places)
+        return np.unique(np.concatenate(([0], places, [len(self.samples) - 1])))
 
     def accuracy(self, bins: int) -> Array:
         """Accuracy of each bin."""
         cuts = self.cuts(bins)
-        accuracy: Array = np.diff(self.right[cuts]) / np.diff(cuts)
+        accuracy: Array = np.diff(self.right[cuts]) / np.diff(self.samples[cuts])
         return accuracy
 
     def table(self, bins: int) -> BinTable:
         """The bins."""
         cuts = self.cuts(bins)
-        sums = [float(confidence_of(self.keys[start:stop]).sum()) for start, stop in pairwise(cuts)]
-        lower, upper = confidence_of(self.keys[cuts[:-1]]), confidence_of(self.keys[cuts[1:] - 1])
-        samples, right = np.diff(cuts).astype(np.float64), np.diff(self.right[cuts]).astype(np.float64)
-        return BinTable(lower, upper, samples, np.array(sums), right)
-
-
-class _EqualMassOfTies:
-    """Ties of samples with weights, and their running sums."""
-
-    def __init__(self, given: Predictions) -> None:
-        self.confidence, samples, right = given.ties
-        self.whole = given.weight is not None and bool((given.weight == np.rint(given.weight)).all())
-        self.most = len(samples)
-        self.sums = np.zeros((3, self.most + 1))
-        np.cumsum([samples, samples * self.confidence, right], axis=1, out=self.sums[:, 1:])
-
-    def cuts(self, bins: int) -> IndexArray:
-        """Where the bins begin and end among the ties."""
-        samples = self.sums[0]
-        # Whole-number weights count as repeated samples. Others are cut into equal shares, whatever their scale.
-        inside = _even_cuts(samples[-1], bins) if self.whole else np.arange(1, bins) * (samples[-1] / bins)
-        return np.unique(np.concatenate(([0], np.searchsorted(samples, inside), [self.most])))
-
-    def accuracy(self, bins: int) -> Array:
-        """Accuracy of each bin."""
-        samples, _, right = np.diff(self.sums[:, self.cuts(bins)])
-        accuracy: Array = right / samples
-        return accuracy
-
-    def table(self, bins: int) -> BinTable:
-        """The bins."""
-        cuts = self.cuts(bins)
-        return BinTable(self.confidence[cuts[:-1]], self.confidence[cuts[1:] - 1], *np.diff(self.sums[:, cuts]))
-
-
-def _even_cuts(samples: float, bins: int) -> Array:
-    """Cuts between bins of equally many samples; the first few hold one more."""
-    size, larger = divmod(samples, bins)
-    cut = np.arange(1, bins)
-    return cut * size + np.minimum(cut, larger)
+        samples, right = (np.diff(each[cuts]).astype(np.float64) for each in (self.samples, self.right))
+        lower, upper, sums = np.zeros((3, len(samples)))
+        for place, (start, stop) in enumerate(pairwise(cuts)):
+            if self.keys is None:
+                confidence = self.confidence[start:stop]
+                sums[place] = np.diff(self.samples[start : stop + 1]) @ confidence
+            else:
+                confidence = confidence_of(self.keys[start:stop])
+                sums[place] = confidence.sum()
+            lower[place], upper[place] = confidence[0], confidence[-1]
+        return BinTable(lower, upper, samples, sums, right)
 
 
 def ece(

@@ -157,7 +157,7 @@ class TimeCalibration:
         return f"the average gap changes over time ({p_value(self.p_value)}), most likely after {self.change_at}"
 
     def to_frame(self, backend: str | None = None) -> Any:
-        """Return the windows as a data frame of a library, with the columns of :class:`Window`, gap_low and gap_high."""
+        """Return the windows as a data frame with the columns of :class:`Window`, gap_low and gap_high."""
         return frames.made(frames.columns_of(self.windows), backend)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from calibrant.frames import Array
 from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions
-from calibrant.metrics.ties import Block, Ties, sums_of
+from calibrant.metrics.ties import Block, sums_of
 
 # A metric of many draws at once: from residuals of the ties, ``(draws, groups)``, to values, ``(draws,)``. Draws that
 # keep the confidences change nothing else, so one sort serves them all.
@@ -68,10 +68,10 @@ def cumulative(blocks: Iterable[Block]) -> CumulativeSums:
     return sums
 
 
-def esd_rows(ties: Ties) -> RowStatistic:
+def esd_rows(given: Predictions) -> RowStatistic:
     """ESD of each row; Q is linear in R, as correctness is 0 or 1: :math:`Q = (1 - 2 z) R + n z (1 - z)`."""
-    z, samples, _ = ties
-    n = float(samples.sum())
+    z, samples, _ = given.ties
+    n = given.total
     above = n - 2 - (samples.cumsum() - samples)
     slope = (1 - 2 * z) * above
     constant = float((samples * z * (1 - z) * above).sum())
@@ -84,14 +84,13 @@ def esd_rows(ties: Ties) -> RowStatistic:
     return value
 
 
-def ks_rows(ties: Ties) -> RowStatistic:
+def ks_rows(given: Predictions) -> RowStatistic:
     """KS error of each row."""
-    n = float(ties.samples.sum())
 
     def value(residual: Array) -> Array:
         ends = residual.cumsum(1)
         largest: Array = np.maximum(ends.max(1), -ends.min(1))
-        return largest / n
+        return largest / given.total
 
     return value
 

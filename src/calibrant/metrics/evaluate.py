@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from calibrant import frames
+from calibrant.inputs import counted
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.cumulative import CumulativeSums
 from calibrant.metrics.decomposition import IsotonicPools
@@ -31,16 +32,15 @@ def html_table(
         >>> html_table("1 sample", ["score", "value"], [["ECE", "3 %"]])[:60]
         '<table><caption>1 sample</caption><tr><th>score</th><th>valu'
     """
-    side = ("left", "right")
-    lines = (
-        "".join(
-            f"<td style='text-align:{side[place in right]}'>{html.escape(cell)}</td>" for place, cell in enumerate(row)
-        )
-        for row in rows
-    )
     head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table><caption>{html.escape(caption)}</caption>{f'<tr>{head}</tr>' if head else ''}{body}</table>"
+    body = ""
+    for row in rows:
+        body += "<tr>"
+        for place, cell in enumerate(row):
+            side = "right" if place in right else "left"
+            body += f"<td style='text-align:{side}'>{html.escape(cell)}</td>"
+        body += "</tr>"
+    return f"<table><caption>{html.escape(caption)}</caption><tr>{head}</tr>{body}</table>"
 
 
 @dataclass(frozen=True)
@@ -135,10 +135,11 @@ class Scores:
     @property
     def title(self) -> str:
         """Numbers of samples and classes."""
-        what = "label" if self.task == "multi-label" else "class"
-        counted = f", {self.classes:,} {what}" if self.classes else ""
-        plural = "" if not self.classes or self.classes == 1 else "s" if what == "label" else "es"
-        return f"{self.samples:,} samples{counted}{plural}"
+        samples = counted(self.samples, "sample")
+        if self.classes is None:
+            return samples
+        classes = counted(self.classes, "label") if self.task == "multi-label" else f"{self.classes:,} classes"
+        return f"{samples}, {classes}"
 
     def __rich__(self) -> "Table":
         from rich import box
@@ -175,12 +176,13 @@ def evaluate(
     convention: ConventionName = "paper",
     **keywords: Unpack[Keywords],
 ) -> Scores:
-    """Compute every score of one model's predictions; one sort serves all scores of the pairs.
+    """Compute every score of one model's predictions, of 3 samples or more; one sort serves all scores of the pairs.
+
+    Logits or probabilities add log loss, class-wise ECE and the Brier score of all classes.
 
     Args:
         bins: Number of bins of the binned scores; by default the convention's, or 15 of equal mass.
-        convention: Convention of ECE: ``"paper"``, ``"guo"``, ``"torchmetrics"`` or ``"netcal"``; see
-            :func:`calibrant.metrics.ece`.
+        convention: Convention of ECE, as in :func:`calibrant.metrics.ece`.
 
     Example:
         >>> import torch

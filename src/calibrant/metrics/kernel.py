@@ -9,7 +9,7 @@ from calibrant import inputs
 from calibrant.frames import Array
 from calibrant.metrics.cumulative import RowStatistic
 from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions
-from calibrant.metrics.ties import Block, Ties, sums_of
+from calibrant.metrics.ties import Block, sums_of
 
 # Number of elements of the kernel matrix in memory at a time.
 CELLS = 1 << 22
@@ -76,10 +76,10 @@ def _products(residual: Array, own: Array, up: Array, grown: float = 0.0) -> Arr
     return total
 
 
-def mmce_rows(ties: Ties, bandwidth: float = 0.4) -> RowStatistic:
+def mmce_rows(given: Predictions, bandwidth: float = 0.4) -> RowStatistic:
     """Unbiased squared MMCE of each row of residuals."""
-    z, samples, _ = ties
-    n = float(samples.sum())
+    z, samples, _ = given.ties
+    n = given.total
     up = np.exp((z - 0.5) / bandwidth)
     slope, constant = 1 - 2 * z, float((samples * z * (1 - z)).sum())
 

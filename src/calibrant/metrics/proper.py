@@ -8,7 +8,7 @@ from calibrant.frames import Array, Marks
 from calibrant.inputs import IGNORED
 from calibrant.metrics.cumulative import CumulativeSums, RowStatistic
 from calibrant.metrics.predictions import ROWS, Confidence, Correct, Keywords, Predictions, predictions
-from calibrant.metrics.ties import Block, Ties, sums_of
+from calibrant.metrics.ties import Block, sums_of
 
 # What a probability of 0 counts as: the smallest normal number of float32.
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
@@ -50,13 +50,12 @@ def gap(confidence: Confidence = None, correct: Correct = None, **keywords: Unpa
     return mean_confidence(data) - came_true(data)
 
 
-def gap_rows(ties: Ties) -> RowStatistic:
+def gap_rows(given: Predictions) -> RowStatistic:
     """Signed gap of each row of residuals."""
-    n = float(ties.samples.sum())
 
     def value(residual: Array) -> Array:
         total: Array = residual.sum(1)
-        return -total / n
+        return -total / given.total
 
     return value
 

@@ -160,7 +160,7 @@ def _of_answers() -> Iterator[Metric]:
     yield Metric(
         "gap", proper.gap, "gap", "%", "confidence - accuracy",
         "Mean confidence minus accuracy: above 0 over-confident, below 0 under-confident.",
-        rows=lambda given: proper.gap_rows(given.ties), jackknife=jackknife.gap_jackknife, signed=True, vanishes=False,
+        rows=proper.gap_rows, jackknife=jackknife.gap_jackknife, signed=True, vanishes=False,
         span=(-1.0, 1.0), remark=positives,
     )  # fmt: skip
 
@@ -219,12 +219,12 @@ def _of_curves() -> Iterator[Metric]:
     yield Metric(
         "ks_error", cumulative.ks_error, "KS error", "%", "cumulative, ties grouped",
         "Largest distance between cumulative confidence and cumulative accuracy. No bins.",
-        rows=lambda given: cumulative.ks_rows(given.ties),
+        rows=cumulative.ks_rows,
     )  # fmt: skip
     yield Metric(
         "esd", cumulative.esd, "ESD", "", "unbiased, may be below 0",
         "Mean squared distance between these two curves. No bins; unbiased, so chance can take it below 0.",
-        rows=lambda given: cumulative.esd_rows(given.ties), jackknife=jackknife.esd_jackknife, minimum=3,
+        rows=cumulative.esd_rows, jackknife=jackknife.esd_jackknife, minimum=3,
     )  # fmt: skip
     yield Metric(
         "integrated_calibration_index", smooth.integrated_calibration_index, "ICI", "%", "kernel curve, Scott's width",
@@ -237,7 +237,7 @@ def _of_kernels() -> Iterator[Metric]:
         "mmce_unbiased", kernel.mmce_unbiased, "MMCE²", "", "unbiased, Laplace kernel 0.4",
         "Maximum mean calibration error, squared: products of the gaps of samples with similar confidence, averaged. "
         "Unbiased, so chance can take it below 0.",
-        rows=lambda given: kernel.mmce_rows(given.ties), jackknife=jackknife.mmce_jackknife, minimum=2,
+        rows=kernel.mmce_rows, jackknife=jackknife.mmce_jackknife, minimum=2,
     )  # fmt: skip
     yield Metric(
         "skce", kernel.skce, "SKCE", "", "unbiased, kernel of width 1",

@@ -32,13 +32,7 @@ def __dir__() -> list[str]:
 
 
 class StreamingMetric(Metric):
-    """Base class of the streaming metrics.
-
-    Args:
-        takes: First argument of ``update``: ``"logits"`` or ``"probabilities"`` (the second is the target), or
-            ``"confidence"`` (the second is correctness). It is never guessed from the values.
-        **options: Options of ``torchmetrics.Metric``, such as ``dist_sync_on_step``.
-    """
+    """Base class of the streaming metrics."""
 
     is_differentiable = False
     higher_is_better = False
@@ -78,11 +72,11 @@ class StreamingECE(StreamingMetric):
     """ECE in constant memory.
 
     Args:
-        bins: Number of bins; by default the convention's.
-        convention: As in :func:`calibrant.metrics.ece`.
-        takes: ``"logits"``, ``"probabilities"`` or ``"confidence"``.
+        bins: As in :func:`calibrant.metrics.ece`, and so is ``convention``.
+        takes: First argument of ``update`` of any streaming metric: ``"logits"`` or ``"probabilities"`` (the second is
+            the target), or ``"confidence"`` (the second is correctness). It is never guessed from the values.
         norm: As in :func:`calibrant.metrics.ece`; infinity for MCE.
-        **options: Options of ``torchmetrics.Metric``.
+        **options: Options of ``torchmetrics.Metric``, such as ``dist_sync_on_step``.
 
     Example:
         >>> import torch
@@ -135,12 +129,7 @@ class StreamingECE(StreamingMetric):
 
 
 class StreamingGap(StreamingECE):
-    """Signed gap, mean confidence minus accuracy, in constant memory; see :func:`calibrant.metrics.gap`.
-
-    Args:
-        takes: ``"logits"``, ``"probabilities"`` or ``"confidence"``.
-        **options: Options of ``torchmetrics.Metric``.
-    """
+    """Signed gap, mean confidence minus accuracy, in constant memory; see :func:`calibrant.metrics.gap`."""
 
     def __init__(self, takes: Takes = "logits", **options: Any) -> None:
         super().__init__(1, "netcal", takes, **options)
@@ -152,15 +141,7 @@ class StreamingGap(StreamingECE):
 
 
 class StreamingClasswiseECE(StreamingMetric):
-    """Class-wise ECE in constant memory: a table of bins for each class.
-
-    Args:
-        classes: Number of classes.
-        bins: Number of bins; by default the convention's.
-        convention: As in :func:`calibrant.metrics.ece`.
-        takes: ``"logits"`` or ``"probabilities"``.
-        **options: Options of ``torchmetrics.Metric``.
-    """
+    """Class-wise ECE in constant memory: a table of bins for each of so many classes."""
 
     sums: Tensor
     samples: Tensor
@@ -223,12 +204,7 @@ class _Sorted(StreamingMetric):
 
 
 class StreamingESD(_Sorted):
-    """ESD of all samples, exact, with 4 bytes per sample; see :func:`calibrant.metrics.esd`.
-
-    Args:
-        takes: ``"logits"``, ``"probabilities"`` or ``"confidence"``.
-        **options: Options of ``torchmetrics.Metric``.
-    """
+    """ESD of all samples, exact, with 4 bytes per sample; see :func:`calibrant.metrics.esd`."""
 
     def compute(self) -> Tensor:
         """ESD of all batches."""
@@ -236,12 +212,7 @@ class StreamingESD(_Sorted):
 
 
 class StreamingKS(_Sorted):
-    """KS error of all samples, exact, with 4 bytes per sample; see :func:`calibrant.metrics.ks_error`.
-
-    Args:
-        takes: ``"logits"``, ``"probabilities"`` or ``"confidence"``.
-        **options: Options of ``torchmetrics.Metric``.
-    """
+    """KS error of all samples, exact, with 4 bytes per sample; see :func:`calibrant.metrics.ks_error`."""
 
     def compute(self) -> Tensor:
         """KS error of all batches."""

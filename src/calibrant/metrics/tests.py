@@ -228,7 +228,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def sequential_test(pairs: Predictions, draws: int, seed: int) -> CalibrationTest:
     """Test of calibration with ESD that ends as soon as its answer is known."""
     ties = pairs.ties
-    value = esd_rows(ties)
+    value = esd_rows(pairs)
     observed = float(value(observed_residuals(ties))[0])
     events = float((ties.samples * ties.confidence * (1 - ties.confidence)).sum())
     kuiper = closed_form_test(pairs).p_value if events >= EVENTS else 1.0
