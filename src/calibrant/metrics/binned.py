@@ -153,12 +153,12 @@ def equal_mass_bins(given: Predictions, *, bins: int = MASS_BINS) -> BinTable:
 
     Samples of equal confidence stay together in the bin that the first of them belongs to, so there may be fewer bins.
     """
-    return _equal_mass(given).table(inputs.check_count("bins", bins))
+    return given.once(_EqualMass).table(inputs.check_count("bins", bins))
 
 
 def swept_bins(given: Predictions) -> BinTable:
     """The bins of equal mass that :func:`ece_sweep` chooses."""
-    mass = _equal_mass(given)
+    mass = given.once(_EqualMass)
     best = 1
     for bins in range(2, int(min(given.total, MOST_SWEPT)) + 1):
         accuracy = mass.accuracy(bins)
@@ -168,13 +168,6 @@ def swept_bins(given: Predictions) -> BinTable:
         if len(accuracy) < bins and len(accuracy) == mass.most:
             break  # every group of ties has its own bin: there cannot be more
     return mass.table(best)
-
-
-def _equal_mass(given: Predictions) -> "_EqualMass":
-    if _EqualMass not in given.sums:
-        given.sums[_EqualMass] = _EqualMass(given)
-    made: _EqualMass = given.sums[_EqualMass]
-    return made
 
 
 class _EqualMass:
@@ -335,7 +328,7 @@ def ece_sweep(confidence: Confidence = None, correct: Correct = None, **keywords
     or a single bin if 2 already fail. It stops at 4,096: if accuracy never falls, as when every sample is right, more
     bins would hardly change the value.
     """
-    return swept_bins(predictions(confidence, correct, **keywords)).error()
+    return predictions(confidence, correct, **keywords).once(swept_bins).error()
 
 
 def classwise_ece(

@@ -186,7 +186,7 @@ def calibration_over_time(
     order = np.argsort(moments, kind="stable")
     ordered = moments[order]
     ends = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]), len(ordered) - 1)
-    weight = (np.ones(len(data)) if data.weight is None else data.weight)[order]
+    weight = data.counts[order]
     residual = (data.confidence.astype(np.float64) - data.correct)[order]
     p, at = _constancy(residual, weight, ends)
     cuts = _cuts(weight.cumsum()[ends], ends, windows)

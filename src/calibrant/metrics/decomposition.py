@@ -94,17 +94,17 @@ def top_label_parts(data: Predictions) -> Decomposition:
 
 def brier_miscalibration(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
     """Miscalibration (MCB) of the top label: how much the best increasing map lowers :func:`brier_top`."""
-    return top_label_parts(predictions(confidence, correct, **keywords)).calibration
+    return predictions(confidence, correct, **keywords).once(top_label_parts).calibration
 
 
 def brier_discrimination(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
     """Discrimination (DSC) of the top label: how well confidence separates right from wrong."""
-    return top_label_parts(predictions(confidence, correct, **keywords)).discrimination
+    return predictions(confidence, correct, **keywords).once(top_label_parts).discrimination
 
 
 def brier_uncertainty(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
     """Uncertainty (UNC) of the top label: the Brier score of a confidence that always equals the accuracy."""
-    return top_label_parts(predictions(confidence, correct, **keywords)).uncertainty
+    return predictions(confidence, correct, **keywords).once(top_label_parts).uncertainty
 
 
 def _by_isotonic(pairs: Predictions, score: ProperScore) -> tuple[float, float, float]:
@@ -128,7 +128,7 @@ def _by_temperature(data: Predictions) -> Decomposition:
     """Parts of the log loss, by its minimum over temperatures: Newton's method in the inverse, a convex problem."""
     probabilities, target = data.of_classes("the log loss")
     logits = data.logits if data.logits is not None else np.log(np.maximum(probabilities, SMALLEST_PROBABILITY))
-    weight = np.ones(len(target)) if data.weight is None else data.weight
+    weight = data.counts
 
     def at(inverse: float) -> tuple[float, float, float]:
         value = slope = curve = 0.0

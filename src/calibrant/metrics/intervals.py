@@ -333,8 +333,7 @@ def _check_pair(a: Predictions, b: Predictions) -> None:
             raise TypeError(f"{name} must be Predictions, got {got}: call metrics.predictions(...) first")
     if len(a) != len(b):
         raise ValueError(f"a and b must be predictions of the same samples, got {len(a)} and {len(b)} of them")
-    first, second = (np.ones(len(each)) if each.weight is None else each.weight for each in (a, b))
-    if not np.array_equal(first, second):
+    if not np.array_equal(a.counts, b.counts):
         raise ValueError("a and b must have the same sample_weight: give both the same weights, or none")
     if a.target is not None and b.target is not None and not np.array_equal(a.target, b.target):
         differ = int((a.target != b.target).sum())

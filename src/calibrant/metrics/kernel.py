@@ -115,9 +115,8 @@ def skce(data: Predictions | None = None, /, *, bandwidth: float = 1.0, **keywor
     p = probabilities.astype(np.float64)
     residual = -p
     residual[np.arange(len(p)), target] += 1
-    weight = np.ones(len(p)) if checked.weight is None else checked.weight
-    weighted = residual * weight[:, np.newaxis]
-    total, rows = -float(np.square(residual).sum(1) @ weight), max(CELLS // len(p), 1)
+    weighted = residual * checked.counts[:, np.newaxis]
+    total, rows = -float((residual * weighted).sum()), max(CELLS // len(p), 1)
     for start in range(0, len(p), rows):
         with np.errstate(under="ignore"):
             kernel = np.exp(-cdist(p[start : start + rows], p) / bandwidth)

@@ -1,9 +1,9 @@
 """Predictions (pairs, probabilities or logits in any container) as checked NumPy arrays, sorted once; views of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from calibrant.inputs import (
 )
 from calibrant.metrics.ties import BLOCK, Block, Keys, SortedRows, Ties, key_blocks, pack
 
+Result = TypeVar("Result")
 Task = Literal["confidence", "binary", "multi-class", "multi-label"]
 # Rows of logits converted to probabilities at a time: float64 of a thousand classes then has the size of a cache.
 ROWS = 4096
@@ -196,10 +197,22 @@ class Predictions:
         """Sum of the weights; without weights, the number of samples."""
         return float(len(self)) if self.weight is None else float(self.weight.sum())
 
+    @property
+    def counts(self) -> Array:
+        """How often each pair counts: its weight, or once."""
+        return np.ones(len(self)) if self.weight is None else self.weight
+
     @cached_property
     def sums(self) -> dict[Any, Any]:
-        """What :func:`calibrant.metrics.ties.collect` has added up."""
+        """What metrics have computed and share."""
         return {}
+
+    def once(self, function: Callable[["Predictions"], Result]) -> Result:
+        """What a function makes of these predictions, computed when it is first asked for."""
+        if function not in self.sums:
+            self.sums[function] = function(self)
+        made: Result = self.sums[function]
+        return made
 
     def of_classes(self, metric: str) -> tuple[Array, IndexArray]:
         """Return probabilities and target, or raise an error that this metric needs them."""
@@ -404,14 +417,6 @@ def views(given: Predictions, most: int = MOST) -> tuple[View, ...]:
     Args:
         given: Checked predictions.
         most: Most classes or labels.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> given = metrics.predictions(probabilities=[[0.7, 0.2, 0.1], [0.3, 0.3, 0.4]], target=[0, 1])
-        >>> [str(view) for view in views(given)][:2]
-        ['confidence in the top label', 'probability of class 0']
-        >>> views(given)[1].pairs.correct.tolist()
-        [True, False]
     """
     task = given.task
     if task == "confidence":

@@ -5,9 +5,9 @@ in :mod:`calibrant.metrics`.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -131,6 +131,9 @@ def number(metric: str, value: float) -> str:
     return described(metric).format(value)
 
 
+MIXED: dict[str, Any] = {"only_calibration": False, "vanishes": False}
+
+
 def metrics_table(bins: int | None = None, convention: ConventionName = "paper") -> dict[str, Metric]:
     """Every metric, in the order shown.
 
@@ -138,156 +141,140 @@ def metrics_table(bins: int | None = None, convention: ConventionName = "paper")
         bins: Number of bins of the binned metrics; by default the convention's, or 15 of equal mass.
         convention: Convention of the bins of equal width.
     """
-    entries = (*_of_answers(), *_of_bins(bins, convention), *_of_curves(), *_of_kernels(), *_proper())
+    rule, count = binned.convention_of(convention, bins)
+    mass = binned.MASS_BINS if bins is None else bins
+    widths: dict[str, Any] = {"bins": bins, "convention": convention}
+    entries = (
+        Metric(
+            "accuracy", proper.accuracy, "accuracy", "%", "top label", "Share of predictions that are right.",
+            jackknife=jackknife.accuracy_jackknife, more_is_better=True, **MIXED,
+        ),
+        Metric(
+            "mean_confidence", proper.mean_confidence, "mean confidence", "%", "top label",
+            "Mean probability of the predicted class.", **MIXED,
+        ),
+        Metric(
+            "gap", proper.gap, "gap", "%", "confidence - accuracy",
+            "Mean confidence minus accuracy: above 0 over-confident, below 0 under-confident.",
+            rows=proper.gap_rows, jackknife=jackknife.gap_jackknife, signed=True, vanishes=False,
+            span=(-1.0, 1.0), remark=_share_of_positives,
+        ),
+        Metric(
+            "ece", partial(binned.ece, **widths), "ECE", "%", f"{convention}: {rule.describe(count)}",
+            "Distance between confidence and accuracy in bins of confidence, averaged over samples. It depends on the "
+            "bins: compare values of one convention only.",
+            rows=partial(binned.ece_rows, **widths),
+        ),
+        Metric(
+            "equal_mass_ece", partial(binned.equal_mass_ece, bins=mass), "equal-mass ECE", "%",
+            f"{mass} bins, ties together", "ECE with bins that hold equally many samples.",
+        ),
+        Metric(
+            "ece_sweep", binned.ece_sweep, "ECE-sweep", "%", "equal mass",
+            "Equal-mass ECE with the most bins for which accuracy still rises from bin to bin.", remark=_number_of_bins,
+        ),
+        Metric(
+            "smooth_ece", smooth.smooth_ece, "smooth ECE", "%", "kernel as wide as the value",
+            "ECE without bins: gaps are averaged by a kernel that is as wide as the value itself.",
+        ),
+        Metric(
+            "debiased_l2", partial(binned.debiased_l2, bins=mass), "debiased L2", "%",
+            f"{mass} equal-mass bins, rooted", "Root mean square of the bins' gaps, minus what chance adds to it.",
+        ),
+        Metric(
+            "mce", partial(binned.mce, **widths), "MCE", "%", "as ECE",
+            "Largest gap of any bin, often that of a bin with few samples.",
+            remark=partial(_samples_of_worst_bin, **widths),
+        ),
+        Metric(
+            "classwise_ece", partial(binned.classwise_ece, **widths), "class-wise ECE", "%",
+            "mean of classes, bins as ECE", "ECE of the probability of one class on all samples, averaged over the classes.",
+            of_classes=True,
+        ),
+        Metric(
+            "ks_error", cumulative.ks_error, "KS error", "%", "cumulative, ties grouped",
+            "Largest distance between cumulative confidence and cumulative accuracy. No bins.",
+            rows=cumulative.ks_rows,
+        ),
+        Metric(
+            "esd", cumulative.esd, "ESD", "", "unbiased, may be below 0",
+            "Mean squared distance between these two curves. No bins; unbiased, so chance can take it below 0.",
+            rows=cumulative.esd_rows, jackknife=jackknife.esd_jackknife, minimum=3,
+        ),
+        Metric(
+            "integrated_calibration_index", smooth.integrated_calibration_index, "ICI", "%",
+            "kernel curve, Scott's width", "Mean distance between stated probabilities and a smooth calibration curve.",
+            evaluated=False,
+        ),
+        Metric(
+            "mmce_unbiased", kernel.mmce_unbiased, "MMCE²", "", "unbiased, Laplace kernel 0.4",
+            "Maximum mean calibration error, squared: products of the gaps of samples with similar confidence, "
+            "averaged. Unbiased, so chance can take it below 0.",
+            rows=kernel.mmce_rows, jackknife=jackknife.mmce_jackknife, minimum=2,
+        ),
+        Metric(
+            "skce", kernel.skce, "SKCE", "", "unbiased, kernel of width 1",
+            "Products of the residuals of samples with similar probabilities of all classes, averaged. Time grows with "
+            "the square of the number of samples.",
+            evaluated=False, minimum=2, of_classes=True, span=(0.0, 2.0),
+        ),
+        Metric(
+            "log_loss", proper.log_loss, "NLL", "nats", "nats",
+            "Mean negative logarithm of the probability of the true class: accuracy and calibration in one number.",
+            remark=_smallest_probability, of_classes=True, span=(0.0, math.inf), **MIXED,
+        ),
+        Metric(
+            "brier", proper.brier, "Brier", "", "sum over classes",
+            "Squared distance between probabilities and the truth, summed over classes: accuracy and calibration in "
+            "one number.",
+            of_classes=True, span=(0.0, 2.0), **MIXED,
+        ),
+        Metric(
+            "brier_top", proper.brier_top, "Brier, top label", "", "mean squared residual",
+            "Squared distance between confidence and being right: MCB\xa0\N{MINUS SIGN}\xa0DSC\xa0+\xa0UNC.",
+            remark=lambda _: " = MCB - DSC + UNC", **MIXED,
+        ),
+        Metric(
+            "brier_miscalibration", decomposition.brier_miscalibration, "  MCB", "", "miscalibration, isotonic",
+            "Miscalibration: how much the best increasing map of confidences lowers the Brier score.",
+        ),
+        Metric(
+            "brier_discrimination", decomposition.brier_discrimination, "  DSC", "", "discrimination",
+            "Discrimination: how well confidence separates right from wrong. More is better.",
+            more_is_better=True, **MIXED,
+        ),
+        Metric(
+            "brier_uncertainty", decomposition.brier_uncertainty, "  UNC", "", "accuracy (1 - accuracy)",
+            "Uncertainty: the Brier score of a confidence that always equals the accuracy.", **MIXED,
+        ),
+        Metric(
+            "aurc", proper.aurc, "AURC", "", "risk-coverage, ties averaged",
+            "Area under the risk-coverage curve: the share of errors among the most confident samples, averaged over "
+            "how many of them are kept.", **MIXED,
+        ),
+    )  # fmt: skip
     return {entry.key: entry for entry in entries}
 
 
-MIXED: dict[str, Any] = {"only_calibration": False, "vanishes": False}
+def _share_of_positives(given: Predictions) -> str:
+    return f" ({100 * proper.came_true(given):.2f} %)" if given.task == "multi-label" else ""
 
 
-def _of_answers() -> Iterator[Metric]:
-    def positives(given: Predictions) -> str:
-        return f" ({100 * proper.came_true(given):.2f} %)" if given.task == "multi-label" else ""
-
-    yield Metric(
-        "accuracy", proper.accuracy, "accuracy", "%", "top label", "Share of predictions that are right.",
-        jackknife=jackknife.accuracy_jackknife, more_is_better=True, **MIXED,
-    )  # fmt: skip
-    yield Metric(
-        "mean_confidence", proper.mean_confidence, "mean confidence", "%", "top label",
-        "Mean probability of the predicted class.", **MIXED,
-    )  # fmt: skip
-    yield Metric(
-        "gap", proper.gap, "gap", "%", "confidence - accuracy",
-        "Mean confidence minus accuracy: above 0 over-confident, below 0 under-confident.",
-        rows=proper.gap_rows, jackknife=jackknife.gap_jackknife, signed=True, vanishes=False,
-        span=(-1.0, 1.0), remark=positives,
-    )  # fmt: skip
+def _samples_of_worst_bin(given: Predictions, bins: int | None, convention: ConventionName) -> str:
+    table = binned.equal_width_bins(given, bins=bins, convention=convention)
+    samples = float(table.samples[np.abs(table.gaps).argmax()])
+    number = f"{samples:,.0f}" if samples.is_integer() else f"{samples:,.2f}"
+    return f"; its bin holds {number} sample{'s'[: samples != 1]}"
 
 
-def _of_bins(bins: int | None, convention: ConventionName) -> Iterator[Metric]:
-    rule, count = binned.convention_of(convention, bins)
-    mass = binned.MASS_BINS if bins is None else bins
-    swept = lru_cache(1)(binned.swept_bins)  # ECE-sweep and its remark share them
-
-    def widths(given: Predictions) -> binned.BinTable:
-        return binned.equal_width_bins(given, bins=bins, convention=convention)
-
-    def worst(given: Predictions) -> str:
-        samples = float(widths(given).samples[np.abs(widths(given).gaps).argmax()])
-        number = f"{samples:,.0f}" if samples.is_integer() else f"{samples:,.2f}"
-        return f"; its bin holds {number} sample{'s'[: samples != 1]}"
-
-    def number_swept(given: Predictions) -> str:
-        number = len(swept(given).samples)
-        return f", {number} bin{'s'[: number != 1]} chosen"
-
-    yield Metric(
-        "ece", lambda given: widths(given).error(), "ECE", "%", f"{convention}: {rule.describe(count)}",
-        "Distance between confidence and accuracy in bins of confidence, averaged over samples. It depends on the "
-        "bins: compare values of one convention only.",
-        rows=lambda given: binned.ece_rows(given, bins, convention),
-    )  # fmt: skip
-    yield Metric(
-        "equal_mass_ece", lambda given: binned.equal_mass_ece(given, bins=mass), "equal-mass ECE", "%",
-        f"{mass} bins, ties together", "ECE with bins that hold equally many samples.",
-    )  # fmt: skip
-    yield Metric(
-        "ece_sweep", lambda given: swept(given).error(), "ECE-sweep", "%", "equal mass",
-        "Equal-mass ECE with the most bins for which accuracy still rises from bin to bin.", remark=number_swept,
-    )  # fmt: skip
-    yield Metric(
-        "smooth_ece", smooth.smooth_ece, "smooth ECE", "%", "kernel as wide as the value",
-        "ECE without bins: gaps are averaged by a kernel that is as wide as the value itself.",
-    )  # fmt: skip
-    yield Metric(
-        "debiased_l2", lambda given: binned.debiased_l2(given, bins=mass), "debiased L2", "%",
-        f"{mass} equal-mass bins, rooted", "Root mean square of the bins' gaps, minus what chance adds to it.",
-    )  # fmt: skip
-    yield Metric(
-        "mce", lambda given: widths(given).error(math.inf), "MCE", "%", "as ECE",
-        "Largest gap of any bin, often that of a bin with few samples.", remark=worst,
-    )  # fmt: skip
-    yield Metric(
-        "classwise_ece", lambda given: binned.classwise_ece(given, bins=bins, convention=convention),
-        "class-wise ECE", "%", "mean of classes, bins as ECE",
-        "ECE of the probability of one class on all samples, averaged over the classes.", of_classes=True,
-    )  # fmt: skip
+def _number_of_bins(given: Predictions) -> str:
+    return f", {inputs.counted(len(given.once(binned.swept_bins).samples), 'bin')} chosen"
 
 
-def _of_curves() -> Iterator[Metric]:
-    yield Metric(
-        "ks_error", cumulative.ks_error, "KS error", "%", "cumulative, ties grouped",
-        "Largest distance between cumulative confidence and cumulative accuracy. No bins.",
-        rows=cumulative.ks_rows,
-    )  # fmt: skip
-    yield Metric(
-        "esd", cumulative.esd, "ESD", "", "unbiased, may be below 0",
-        "Mean squared distance between these two curves. No bins; unbiased, so chance can take it below 0.",
-        rows=cumulative.esd_rows, jackknife=jackknife.esd_jackknife, minimum=3,
-    )  # fmt: skip
-    yield Metric(
-        "integrated_calibration_index", smooth.integrated_calibration_index, "ICI", "%", "kernel curve, Scott's width",
-        "Mean distance between stated probabilities and a smooth calibration curve.", evaluated=False,
-    )  # fmt: skip
-
-
-def _of_kernels() -> Iterator[Metric]:
-    yield Metric(
-        "mmce_unbiased", kernel.mmce_unbiased, "MMCE²", "", "unbiased, Laplace kernel 0.4",
-        "Maximum mean calibration error, squared: products of the gaps of samples with similar confidence, averaged. "
-        "Unbiased, so chance can take it below 0.",
-        rows=kernel.mmce_rows, jackknife=jackknife.mmce_jackknife, minimum=2,
-    )  # fmt: skip
-    yield Metric(
-        "skce", kernel.skce, "SKCE", "", "unbiased, kernel of width 1",
-        "Products of the residuals of samples with similar probabilities of all classes, averaged. Time grows with the "
-        "square of the number of samples.",
-        evaluated=False, minimum=2, of_classes=True, span=(0.0, 2.0),
-    )  # fmt: skip
-
-
-def _proper() -> Iterator[Metric]:
-    parts = lru_cache(1)(decomposition.top_label_parts)
-
-    def floor(given: Predictions) -> str:
-        if given.logits is not None or given.probabilities is None:
-            return ""
-        return f"; p = 0 counts as {proper.SMALLEST_PROBABILITY:.1e}"
-
-    yield Metric(
-        "log_loss", proper.log_loss, "NLL", "nats", "nats",
-        "Mean negative logarithm of the probability of the true class: accuracy and calibration in one number.",
-        remark=floor, of_classes=True, span=(0.0, math.inf), **MIXED,
-    )  # fmt: skip
-    yield Metric(
-        "brier", proper.brier, "Brier", "", "sum over classes",
-        "Squared distance between probabilities and the truth, summed over classes: accuracy and calibration in one "
-        "number.",
-        of_classes=True, span=(0.0, 2.0), **MIXED,
-    )  # fmt: skip
-    yield Metric(
-        "brier_top", proper.brier_top, "Brier, top label", "", "mean squared residual",
-        "Squared distance between confidence and being right: MCB\xa0\N{MINUS SIGN}\xa0DSC\xa0+\xa0UNC.",
-        remark=lambda _: " = MCB - DSC + UNC", **MIXED,
-    )  # fmt: skip
-    yield Metric(
-        "brier_miscalibration", lambda given: parts(given).calibration, "  MCB", "", "miscalibration, isotonic",
-        "Miscalibration: how much the best increasing map of confidences lowers the Brier score.",
-    )  # fmt: skip
-    yield Metric(
-        "brier_discrimination", lambda given: parts(given).discrimination, "  DSC", "", "discrimination",
-        "Discrimination: how well confidence separates right from wrong. More is better.", more_is_better=True, **MIXED,
-    )  # fmt: skip
-    yield Metric(
-        "brier_uncertainty", lambda given: parts(given).uncertainty, "  UNC", "", "accuracy (1 - accuracy)",
-        "Uncertainty: the Brier score of a confidence that always equals the accuracy.", **MIXED,
-    )  # fmt: skip
-    yield Metric(
-        "aurc", proper.aurc, "AURC", "", "risk-coverage, ties averaged",
-        "Area under the risk-coverage curve: the share of errors among the most confident samples, averaged over how "
-        "many of them are kept.", **MIXED,
-    )  # fmt: skip
+def _smallest_probability(given: Predictions) -> str:
+    if given.logits is not None or given.probabilities is None:
+        return ""
+    return f"; p = 0 counts as {proper.SMALLEST_PROBABILITY:.1e}"
 
 
 METRICS = metrics_table()

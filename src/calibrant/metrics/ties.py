@@ -157,7 +157,7 @@ class SortedRows:
         self.order: IndexArray = rows[np.argsort(given.confidence[rows], kind="stable")]
         self.confidence: Array = given.confidence[self.order].astype(np.float64)
         self.correct: Marks = given.correct[self.order]
-        self.weight: Array = np.ones(len(rows)) if given.weight is None else given.weight[self.order]
+        self.weight: Array = given.counts[self.order]
         differs = self.confidence[1:] != self.confidence[:-1]
         self.first: IndexArray = np.concatenate(([0], np.flatnonzero(differs) + 1))
 
