@@ -10,8 +10,8 @@ from scipy import optimize, stats
 
 from calibrant import metrics
 from calibrant.metrics.closed_form import exceeds_distance, exceeds_range
-from calibrant.metrics.decomposition import ProperScore
 from calibrant.metrics.intervals import gaps_by_probability
+from calibrant.metrics.proper import ProperScore
 
 ks_test = partial(metrics.closed_form_test, statistic="kolmogorov-smirnov")
 kuiper_test = partial(metrics.closed_form_test, statistic="kuiper")

@@ -10,24 +10,25 @@ from calibrant.metrics.binned import classwise_ece, debiased_l2, ece, ece_sweep,
 from calibrant.metrics.change import calibration_change, calibration_over_time
 from calibrant.metrics.closed_form import calibration_line, closed_form_test
 from calibrant.metrics.cumulative import esd, ks_error
-from calibrant.metrics.decomposition import (
-    brier_discrimination,
-    brier_miscalibration,
-    brier_uncertainty,
-    decomposition,
-)
 from calibrant.metrics.evaluate import evaluate
 from calibrant.metrics.groups import calibration_by_group
 from calibrant.metrics.intervals import compare, confidence_interval, equivalence
 from calibrant.metrics.kernel import mmce_unbiased, skce
 from calibrant.metrics.predictions import Predictions, predictions
-from calibrant.metrics.proper import accuracy, aurc, brier, brier_top, gap, log_loss, mean_confidence
-from calibrant.metrics.sets import (
-    coverage,
-    group_coverage,
-    mean_set_size,
-    size_stratified_coverage,
+from calibrant.metrics.proper import (
+    accuracy,
+    aurc,
+    brier,
+    brier_discrimination,
+    brier_miscalibration,
+    brier_top,
+    brier_uncertainty,
+    decomposition,
+    gap,
+    log_loss,
+    mean_confidence,
 )
+from calibrant.metrics.sets import coverage, group_coverage, mean_set_size, size_stratified_coverage
 from calibrant.metrics.smooth import integrated_calibration_index, smooth_ece
 from calibrant.metrics.tests import calibration_test, judge
 

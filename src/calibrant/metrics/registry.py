@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from calibrant import inputs
-from calibrant.metrics import binned, cumulative, decomposition, jackknife, kernel, proper, smooth
+from calibrant.metrics import binned, cumulative, jackknife, kernel, proper, smooth
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.cumulative import RowStatistic
 from calibrant.metrics.jackknife import Jackknife
@@ -188,8 +188,8 @@ def metrics_table(bins: int | None = None, convention: ConventionName = "paper")
         ),
         Metric(
             "classwise_ece", partial(binned.classwise_ece, **widths), "class-wise ECE", "%",
-            "mean of classes, bins as ECE", "ECE of the probability of one class on all samples, averaged over the classes.",
-            of_classes=True,
+            "mean of classes, bins as ECE",
+            "ECE of the probability of one class on all samples, averaged over the classes.", of_classes=True,
         ),
         Metric(
             "ks_error", cumulative.ks_error, "KS error", "%", "cumulative, ties grouped",
@@ -235,16 +235,16 @@ def metrics_table(bins: int | None = None, convention: ConventionName = "paper")
             remark=lambda _: " = MCB - DSC + UNC", **MIXED,
         ),
         Metric(
-            "brier_miscalibration", decomposition.brier_miscalibration, "  MCB", "", "miscalibration, isotonic",
+            "brier_miscalibration", proper.brier_miscalibration, "  MCB", "", "miscalibration, isotonic",
             "Miscalibration: how much the best increasing map of confidences lowers the Brier score.",
         ),
         Metric(
-            "brier_discrimination", decomposition.brier_discrimination, "  DSC", "", "discrimination",
+            "brier_discrimination", proper.brier_discrimination, "  DSC", "", "discrimination",
             "Discrimination: how well confidence separates right from wrong. More is better.",
             more_is_better=True, **MIXED,
         ),
         Metric(
-            "brier_uncertainty", decomposition.brier_uncertainty, "  UNC", "", "accuracy (1 - accuracy)",
+            "brier_uncertainty", proper.brier_uncertainty, "  UNC", "", "accuracy (1 - accuracy)",
             "Uncertainty: the Brier score of a confidence that always equals the accuracy.", **MIXED,
         ),
         Metric(

@@ -11,12 +11,11 @@ from calibrant.files.layout import Columns
 from calibrant.metrics.binned import CONVENTIONS, ConventionName
 from calibrant.metrics.change import Change, TimeCalibration
 from calibrant.metrics.closed_form import CalibrationLine, ClosedFormTest
-from calibrant.metrics.decomposition import Decomposition
 from calibrant.metrics.evaluate import Score, Scores, html_table
 from calibrant.metrics.groups import GroupCalibration
 from calibrant.metrics.intervals import Equivalence, Interval
 from calibrant.metrics.predictions import MOST, Predictions, Task, View
-from calibrant.metrics.proper import brier_losses, log_losses
+from calibrant.metrics.proper import Decomposition, brier_losses, log_losses
 from calibrant.metrics.registry import metrics_table
 from calibrant.metrics.tests import CalibrationTest, Judgement
 from calibrant.report.repair import Repair, recalibrated, test_of_view
