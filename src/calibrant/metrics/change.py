@@ -31,8 +31,6 @@ class Change:
         low: Lower end of its 95 % interval.
         high: Upper end.
         p_value: Test of the hypothesis that the calibration curve has not changed.
-        esd_before: ESD of the first set.
-        esd_after: ESD of the second set.
         worse_p_value: One-sided test of the hypothesis that ESD has not grown.
     """
 
@@ -42,8 +40,6 @@ class Change:
     low: float
     high: float
     p_value: float
-    esd_before: float
-    esd_after: float
     worse_p_value: float
 
     @property
@@ -105,10 +101,10 @@ def calibration_change(before: Predictions, after: Predictions) -> Change:
         distance = lines[1][0] - lines[0][0]
         wald = float(distance @ np.linalg.solve(lines[0][1] + lines[1][1], distance))
         changed = math.exp(-max(wald, 0.0) / 2)  # the tail of chi-squared with two degrees of freedom
-    esd = [esd_jackknife(one) for one in sets]
-    grown, spread = esd[1].value - esd[0].value, math.hypot(*(one.spread for one in esd))
+    first, second = (esd_jackknife(one) for one in sets)
+    grown, spread = second.value - first.value, math.hypot(first.spread, second.spread)
     worse = upper_tail(grown / spread) if spread > 0 else float(grown <= 0)
-    return Change(gaps[0], gaps[1], moved, found.low, found.high, changed, esd[0].value, esd[1].value, worse)
+    return Change(gaps[0], gaps[1], moved, found.low, found.high, changed, worse)
 
 
 @dataclass(frozen=True)

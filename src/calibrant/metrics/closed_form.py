@@ -157,7 +157,6 @@ class CalibrationLine(NamedTuple):
         slope: Slope, 1 if calibrated; below 1, the probabilities are too extreme; above 1, too moderate.
         slope_low: Lower end of its 95 % interval.
         slope_high: Upper end.
-        in_the_large: Intercept of a line with slope 1: above 0, events are more frequent than stated.
         p_value: Likelihood-ratio test of intercept 0 and slope 1 together.
     """
 
@@ -167,7 +166,6 @@ class CalibrationLine(NamedTuple):
     slope: float
     slope_low: float
     slope_high: float
-    in_the_large: float
     p_value: float
 
     def __str__(self) -> str:
@@ -192,12 +190,12 @@ def calibration_line(
     data = predictions(confidence, correct, **keywords)
     line, covariance = line_and_covariance(data)
     logit, samples, right = _columns(data)
-    large, _ = _fitted(np.ones((1, len(logit))), logit, samples, right)
-    ratio = 2 * (_likelihood(line[0] + line[1] * logit, samples, right) - _likelihood(logit, samples, right))
+    identity = np.array([0.0, 1.0])
+    ratio = 2 * (_likelihood(line, logit, samples, right) - _likelihood(identity, logit, samples, right))
     reach = NormalDist().inv_cdf(0.975) * np.sqrt(np.diag(covariance))
     p_of_ratio = math.exp(-max(ratio, 0.0) / 2)  # the tail of chi-squared with two degrees of freedom
     (a, b), (a_low, b_low), (a_high, b_high) = line.tolist(), (line - reach).tolist(), (line + reach).tolist()
-    return CalibrationLine(a, a_low, a_high, b, b_low, b_high, float(large[0]), p_of_ratio)
+    return CalibrationLine(a, a_low, a_high, b, b_low, b_high, p_of_ratio)
 
 
 def line_and_covariance(data: Predictions) -> tuple[Array, Array]:
@@ -217,7 +215,7 @@ def line_and_covariance(data: Predictions) -> tuple[Array, Array]:
             "there is no finite calibration line, as the probabilities separate samples with the event from those "
             "without: use more samples"
         )
-    return _fitted(np.stack((np.ones_like(logit), logit)), np.zeros_like(logit), samples, right)
+    return _fitted(logit, samples, right)
 
 
 def _columns(data: Predictions) -> tuple[Array, Array, Array]:
@@ -227,18 +225,18 @@ def _columns(data: Predictions) -> tuple[Array, Array, Array]:
     return np.log(p) - np.log1p(-p), samples, right
 
 
-def _likelihood(logit: Array, samples: Array, right: Array) -> float:
-    return float((right * logit - samples * np.logaddexp(0, logit)).sum())
+def _likelihood(line: Array, logit: Array, samples: Array, right: Array) -> float:
+    fitted = line[0] + line[1] * logit
+    return float((right * fitted - samples * np.logaddexp(0, fitted)).sum())
 
 
-def _fitted(design: Array, offset: Array, samples: Array, right: Array) -> tuple[Array, Array]:
-    """Coefficients of a logistic regression and the inverse of its information, by Newton's method."""
-    found: Array = np.zeros(len(design))
-    if len(design) == 2:
-        found[1] = 1.0  # the identity, where a calibrated model has its optimum
-    value = _likelihood(found @ design + offset, samples, right)
+def _fitted(logit: Array, samples: Array, right: Array) -> tuple[Array, Array]:
+    """Coefficients of the logistic regression and the inverse of its information, by Newton's method."""
+    design = np.stack((np.ones_like(logit), logit))
+    line: Array = np.array([0.0, 1.0])  # where a calibrated model has its optimum
+    value = _likelihood(line, logit, samples, right)
     for _ in range(NEWTON_STEPS):
-        fitted = 1 / (1 + np.exp(-np.clip(found @ design + offset, -700, 700)))
+        fitted = 1 / (1 + np.exp(-np.clip(line @ design, -700, 700)))
         gradient = design @ (right - samples * fitted)
         information = (design * (samples * fitted * (1 - fitted))) @ design.T
         try:
@@ -247,11 +245,11 @@ def _fitted(design: Array, offset: Array, samples: Array, right: Array) -> tuple
             break
         gain, size = float(gradient @ step) / samples.sum(), 1.0
         if gain < NO_GAIN:
-            return found, np.linalg.inv(information)
+            return line, np.linalg.inv(information)
         if gain < SMALL_GAIN:
-            found = found + step
+            line = line + step
             continue
-        while (new := _likelihood((found + size * step) @ design + offset, samples, right)) < value and size > 1e-6:
+        while (new := _likelihood(line + size * step, logit, samples, right)) < value and size > 1e-6:
             size /= 2
-        found, value = found + size * step, new
+        line, value = line + size * step, new
     raise ValueError("the calibration line did not converge: the probabilities nearly separate the outcomes")

@@ -25,12 +25,7 @@ if TYPE_CHECKING:
 def html_table(
     caption: str, header: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int] = (1,)
 ) -> str:
-    """Return a table of HTML, with some columns aligned right: by default the second, of values.
-
-    Example:
-        >>> html_table("1 sample", ["score", "value"], [["ECE", "3 %"]])[:60]
-        '<table><caption>1 sample</caption><tr><th>score</th><th>valu'
-    """
+    """Return a table of HTML, with some columns aligned right: by default the second, of values."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
     body = ""
     for row in rows:

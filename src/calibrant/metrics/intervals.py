@@ -44,10 +44,6 @@ class Interval:
         high: Upper end.
         level: Probability with which such intervals contain the population value.
         method: ``"jackknife"`` or ``"bootstrap"``.
-
-    Example:
-        >>> print(Interval("gap", 0.031, 0.022, 0.04, 0.95, "jackknife"))
-        gap 3.10 % (95 % interval 2.20 % to 4.00 %, jackknife)
     """
 
     metric: str
@@ -214,10 +210,6 @@ class Comparison:
         p_value: Two-sided p-value of the hypothesis that the two do not differ.
         level: Confidence level of the interval.
         method: ``"jackknife"`` or ``"bootstrap"``.
-
-    Example:
-        >>> print(Comparison("ece", 0.05, 0.02, 0.03, 0.02, 0.04, 0.0001, 0.95, "bootstrap"))
-        ECE 5.00 % (a), 2.00 % (b): b is better calibrated, p < 0.001 (95 % interval of a - b 2.00 % to 4.00 %)
     """
 
     metric: str

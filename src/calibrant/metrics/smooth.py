@@ -54,15 +54,6 @@ def integrated_calibration_index(
 
     Like ECE it is above 0 for a calibrated model by chance; ``calibration_test(metric="integrated_calibration_index")``
     says by how much.
-
-    Example:
-        >>> import numpy as np
-        >>> from calibrant import metrics
-        >>> generator = np.random.default_rng(1)
-        >>> risk = generator.uniform(0.1, 0.9, 100_000)
-        >>> event = generator.random(100_000) < risk + 0.08
-        >>> round(metrics.integrated_calibration_index(risk, event), 2)
-        0.08
     """
     from scipy.fft import dct, idct
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from calibrant import inputs
+from calibrant.frames import Array
 from calibrant.metrics.binned import BinTable, ConventionName, bin_sums, classwise_gaps, convention_of, table_of
 from calibrant.metrics.cumulative import CumulativeSums, cumulative
 from calibrant.metrics.predictions import Predictions, predictions
@@ -43,13 +44,8 @@ class StreamingMetric(Metric):
         inputs.check_choice("takes", takes, ("logits", "probabilities", "confidence"))
         self.takes = takes
 
-    def set_dtype(self, dst_type: Any) -> Self:
-        """Keep sums in float64 and keys in int32: in any other type they would be wrong."""
-        del dst_type
-        return self
-
     def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = ()) -> Self:
-        """Move to another device, never to another type, as ``.to(torch.bfloat16)`` of a whole model would."""
+        """Move to another device, never to another type: sums in float64 and keys in int32 would be wrong in others."""
 
         def moved(tensor: Tensor) -> Tensor:
             try:
@@ -68,7 +64,26 @@ class StreamingMetric(Metric):
         return predictions(probabilities=first, target=second)
 
 
-class StreamingECE(StreamingMetric):
+class _Binned(StreamingMetric):
+    """A metric of sums in each bin."""
+
+    sums: Tensor
+    samples: Tensor
+
+    def __init__(self, rows: int, bins: int | None, convention: ConventionName, takes: Takes, options: Any) -> None:
+        super().__init__(takes, **options)
+        self.rule, self.bins = convention_of(convention, bins)
+        slots = self.bins + (self.rule.last == "extra")
+        self.add_state("sums", torch.zeros(rows, slots, dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("samples", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def add_sums(self, sums: Array, samples: int) -> None:
+        """Add the sums of a batch."""
+        self.sums += torch.from_numpy(sums).to(self.sums)
+        self.samples += samples
+
+
+class StreamingECE(_Binned):
     """ECE in constant memory.
 
     Args:
@@ -88,9 +103,6 @@ class StreamingECE(StreamingMetric):
         0.5
     """
 
-    sums: Tensor
-    samples: Tensor
-
     def __init__(
         self,
         bins: int | None = None,
@@ -100,21 +112,14 @@ class StreamingECE(StreamingMetric):
         norm: float = 1.0,
         **options: Any,
     ) -> None:
-        super().__init__(takes, **options)
+        super().__init__(3, bins, convention, takes, options)  # rows: samples, sum of confidence, right ones
         self.norm = inputs.check_range("norm", norm, low=1, high=math.inf)
-        self.rule, self.bins = convention_of(convention, bins)
-        slots = self.bins + (self.rule.last == "extra")
-        # Rows: samples, sum of confidence, right ones.
-        self.add_state("sums", torch.zeros(3, slots, dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("samples", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, first: Tensor, second: Tensor) -> None:
         """Add a batch."""
         data = self.batch(first, second)
         edges = self.rule.edges_like(data.confidence, self.bins)
-        added = np.stack(bin_sums(data.confidence, data.correct, edges, self.rule))
-        self.sums += torch.from_numpy(added).to(self.sums)
-        self.samples += len(data)
+        self.add_sums(np.stack(bin_sums(data.confidence, data.correct, edges, self.rule)), len(data))
 
     def table(self) -> BinTable:
         """The bins so far."""
@@ -140,11 +145,8 @@ class StreamingGap(StreamingECE):
         return gap
 
 
-class StreamingClasswiseECE(StreamingMetric):
+class StreamingClasswiseECE(_Binned):
     """Class-wise ECE in constant memory: a table of bins for each of so many classes."""
-
-    sums: Tensor
-    samples: Tensor
 
     def __init__(
         self,
@@ -154,22 +156,18 @@ class StreamingClasswiseECE(StreamingMetric):
         takes: Literal["logits", "probabilities"] = "logits",
         **options: Any,
     ) -> None:
-        super().__init__(takes, **options)
         inputs.check_choice("takes", takes, ("logits", "probabilities"))
         inputs.check_count("classes", classes)
-        self.rule, self.bins = convention_of(convention, bins)
-        slots = self.bins + (self.rule.last == "extra")
         # Confidence minus right ones of each class and bin: all that class-wise ECE needs.
-        self.add_state("sums", torch.zeros(classes, slots, dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("samples", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        super().__init__(classes, bins, convention, takes, options)
 
     def update(self, first: Tensor, second: Tensor) -> None:
         """Add a batch."""
         data = self.batch(first, second)
         if data.classes != len(self.sums):
             raise ValueError(f"expected {len(self.sums)} classes, got {data.classes}")
-        self.sums += torch.from_numpy(classwise_gaps(data, self.rule, self.bins)[0]).to(self.sums)
-        self.samples += len(data)
+        gaps, _ = classwise_gaps(data, self.rule, self.bins)
+        self.add_sums(gaps, len(data))
 
     def compute(self) -> Tensor:
         """Mean over classes of the ECE of all batches."""

@@ -49,10 +49,6 @@ class CalibrationTest(HypothesisTest):
         null_mean: Mean of the metric over the draws, which a calibrated model scores by chance; for the gap, of its
             absolute value.
         critical_value: Value that a calibrated model exceeds in 5 % of the draws; for the gap, in absolute value.
-
-    Example:
-        >>> print(CalibrationTest("esd", 6.34e-4, 0.002, 1000, 0.0, 1.9e-4))
-        ESD 6.34e-04, p = 0.002 (1,000 draws): the hypothesis that the model is calibrated is rejected at 5 %
     """
 
     metric: str

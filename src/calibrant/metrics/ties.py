@@ -97,13 +97,7 @@ def sums_of(data: "Predictions", start: "Callable[[Predictions], AnySums]") -> A
 
 
 def pack(confidence: Array, correct: Marks) -> Keys:
-    """One unsigned integer per pair that sorts by confidence, wrong before right.
-
-    Example:
-        >>> keys = np.sort(pack(np.float32([0.75, 0.5, 0.75]), np.array([1, 1, 0])))
-        >>> [column.tolist() for column in next(key_blocks(keys))]
-        [[0.5, 0.75], [1.0, 2.0], [1.0, 1.0]]
-    """
+    """One unsigned integer per pair that sorts by confidence, wrong before right."""
     kind = np.uint32 if confidence.dtype == np.float32 else np.uint64
     keys: Keys = np.abs(confidence).view(kind)  # the absolute value turns -0.0, which has another bit, into 0.0
     keys <<= kind(1)
