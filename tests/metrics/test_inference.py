@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from calibrant import metrics
 from calibrant.frames import Array, Marks
-from calibrant.metrics import binned, cumulative, intervals, jackknife, kernel, proper, tests
+from calibrant.metrics import binned, intervals, jackknife, proper, tests, unbinned
 from calibrant.metrics.intervals import compare, confidence_interval
 from calibrant.metrics.predictions import Predictions, predictions
 from calibrant.metrics.registry import METRICS, find_metric
@@ -87,7 +87,7 @@ CLOSED: tuple[str, ...] = ("esd", "mmce_unbiased", "gap")
 BOOTSTRAPPED: tuple[str, ...] = ("ks_error", "ece")
 ON_ROWS = CLOSED + BOOTSTRAPPED
 PLAIN: dict[str, Callable[[Array, Marks], float]] = {
-    "esd": cumulative.esd, "ks_error": cumulative.ks_error, "ece": binned.ece, "mmce_unbiased": kernel.mmce_unbiased,
+    "esd": unbinned.esd, "ks_error": unbinned.ks_error, "ece": binned.ece, "mmce_unbiased": unbinned.mmce_unbiased,
     "gap": proper.gap,
 }  # fmt: skip
 
@@ -124,11 +124,11 @@ def test_one_sort_serves_all_draws(name: str, metric: str) -> None:
 def test_bootstrapped_rows_equal_the_metric_of_the_drawn_samples(name: str) -> None:
     data = predictions(*DATA[name])
     residuals = intervals._residuals_of_counts(data)
-    ks, ece = cumulative.ks_rows(data), binned.ece_rows(data, None, "paper")
+    ks, ece = unbinned.ks_rows(data), binned.ece_rows(data, None, "paper")
     for counts in intervals._bootstrap_counts(data, 10, seed=2):
         assert (counts.sum(1) == len(data)).all()
         block, drawn = residuals(counts), [data.repeated(row) for row in counts]
-        np.testing.assert_allclose(ks(block), [cumulative.ks_error(each) for each in drawn], atol=1e-14)
+        np.testing.assert_allclose(ks(block), [unbinned.ks_error(each) for each in drawn], atol=1e-14)
         np.testing.assert_allclose(ece(block), [binned.ece(each) for each in drawn], atol=1e-14)
 
 
@@ -216,8 +216,8 @@ def test_leave_one_out_values_equal_brute_force(data: list[tuple[float, bool]]) 
     z, c = np.array([pair[0] for pair in data]), np.array([pair[1] for pair in data])
     made = predictions(z, c)
     for closed, plain in (
-        (jackknife.esd_jackknife, cumulative.esd),
-        (jackknife.mmce_jackknife, kernel.mmce_unbiased),
+        (jackknife.esd_jackknife, unbinned.esd),
+        (jackknife.mmce_jackknife, unbinned.mmce_unbiased),
         (jackknife.gap_jackknife, proper.gap),
     ):
         found = closed(made)

@@ -9,9 +9,8 @@ import numpy as np
 
 from calibrant import inputs
 from calibrant.frames import Array, IndexArray
-from calibrant.metrics.cumulative import RowStatistic
 from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions
-from calibrant.metrics.ties import BLOCK, confidence_of, ends_of_ties
+from calibrant.metrics.ties import BLOCK, RowStatistic, confidence_of, ends_of_ties
 
 # Default number of equal-mass bins, and the most that ECE-sweep tries.
 MASS_BINS = 15

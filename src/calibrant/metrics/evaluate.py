@@ -10,13 +10,11 @@ import numpy as np
 from calibrant import frames
 from calibrant.inputs import counted
 from calibrant.metrics.binned import ConventionName
-from calibrant.metrics.cumulative import CumulativeSums
-from calibrant.metrics.kernel import Laplace
 from calibrant.metrics.predictions import Confidence, Correct, Keywords, Task, predictions
 from calibrant.metrics.proper import IsotonicPools, RiskCoverage
 from calibrant.metrics.registry import described, for_task, metrics_table
-from calibrant.metrics.smooth import ResidualGrid
 from calibrant.metrics.ties import collect
+from calibrant.metrics.unbinned import CumulativeSums, Laplace, ResidualGrid
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -7,9 +7,9 @@ import numpy as np
 from calibrant import inputs
 from calibrant.frames import Array, Marks
 from calibrant.inputs import IGNORED
-from calibrant.metrics.cumulative import CumulativeSums, RowStatistic
 from calibrant.metrics.predictions import ROWS, Confidence, Correct, Keywords, Predictions, predictions, views
-from calibrant.metrics.ties import Block, Ties, sums_of
+from calibrant.metrics.ties import Block, RowStatistic, Ties, sums_of
+from calibrant.metrics.unbinned import CumulativeSums
 
 ProperScore = Literal["log_loss", "brier"]
 NEWTON_STEPS = 50

@@ -13,11 +13,11 @@ from typing import Any, Literal
 import numpy as np
 
 from calibrant import inputs
-from calibrant.metrics import binned, cumulative, jackknife, kernel, proper, smooth
+from calibrant.metrics import binned, jackknife, proper, unbinned
 from calibrant.metrics.binned import ConventionName
-from calibrant.metrics.cumulative import RowStatistic
 from calibrant.metrics.jackknife import Jackknife
 from calibrant.metrics.predictions import Predictions, Task
+from calibrant.metrics.ties import RowStatistic
 
 # A metric by its key, or a function of the user.
 Chosen = str | Callable[[Predictions], Any]
@@ -174,7 +174,7 @@ def metrics_table(bins: int | None = None, convention: ConventionName = "paper")
             "Equal-mass ECE with the most bins for which accuracy still rises from bin to bin.", remark=_number_of_bins,
         ),
         Metric(
-            "smooth_ece", smooth.smooth_ece, "smooth ECE", "%", "kernel as wide as the value",
+            "smooth_ece", unbinned.smooth_ece, "smooth ECE", "%", "kernel as wide as the value",
             "ECE without bins: gaps are averaged by a kernel that is as wide as the value itself.",
         ),
         Metric(
@@ -192,28 +192,28 @@ def metrics_table(bins: int | None = None, convention: ConventionName = "paper")
             "ECE of the probability of one class on all samples, averaged over the classes.", of_classes=True,
         ),
         Metric(
-            "ks_error", cumulative.ks_error, "KS error", "%", "cumulative, ties grouped",
+            "ks_error", unbinned.ks_error, "KS error", "%", "cumulative, ties grouped",
             "Largest distance between cumulative confidence and cumulative accuracy. No bins.",
-            rows=cumulative.ks_rows,
+            rows=unbinned.ks_rows,
         ),
         Metric(
-            "esd", cumulative.esd, "ESD", "", "unbiased, may be below 0",
+            "esd", unbinned.esd, "ESD", "", "unbiased, may be below 0",
             "Mean squared distance between these two curves. No bins; unbiased, so chance can take it below 0.",
-            rows=cumulative.esd_rows, jackknife=jackknife.esd_jackknife, minimum=3,
+            rows=unbinned.esd_rows, jackknife=jackknife.esd_jackknife, minimum=3,
         ),
         Metric(
-            "integrated_calibration_index", smooth.integrated_calibration_index, "ICI", "%",
+            "integrated_calibration_index", unbinned.integrated_calibration_index, "ICI", "%",
             "kernel curve, Scott's width", "Mean distance between stated probabilities and a smooth calibration curve.",
             evaluated=False,
         ),
         Metric(
-            "mmce_unbiased", kernel.mmce_unbiased, "MMCE²", "", "unbiased, Laplace kernel 0.4",
+            "mmce_unbiased", unbinned.mmce_unbiased, "MMCE²", "", "unbiased, Laplace kernel 0.4",
             "Maximum mean calibration error, squared: products of the gaps of samples with similar confidence, "
             "averaged. Unbiased, so chance can take it below 0.",
-            rows=kernel.mmce_rows, jackknife=jackknife.mmce_jackknife, minimum=2,
+            rows=unbinned.mmce_rows, jackknife=jackknife.mmce_jackknife, minimum=2,
         ),
         Metric(
-            "skce", kernel.skce, "SKCE", "", "unbiased, kernel of width 1",
+            "skce", unbinned.skce, "SKCE", "", "unbiased, kernel of width 1",
             "Products of the residuals of samples with similar probabilities of all classes, averaged. Time grows with "
             "the square of the number of samples.",
             evaluated=False, minimum=2, of_classes=True, span=(0.0, 2.0),

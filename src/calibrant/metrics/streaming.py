@@ -15,9 +15,9 @@ from torch import Tensor
 from calibrant import inputs
 from calibrant.frames import Array
 from calibrant.metrics.binned import BinTable, ConventionName, bin_sums, classwise_gaps, convention_of, table_of
-from calibrant.metrics.cumulative import CumulativeSums, cumulative
 from calibrant.metrics.predictions import Predictions, predictions
 from calibrant.metrics.ties import key_blocks, pack
+from calibrant.metrics.unbinned import CumulativeSums, cumulative
 
 try:
     from torchmetrics import Metric

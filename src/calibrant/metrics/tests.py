@@ -15,10 +15,10 @@ from calibrant import inputs
 from calibrant.frames import Array
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.closed_form import HypothesisTest, closed_form_test, p_value
-from calibrant.metrics.cumulative import esd_rows
 from calibrant.metrics.predictions import ROWS, Confidence, Correct, Keywords, Predictions, View, predictions, views
 from calibrant.metrics.registry import Chosen, Metric, find_metric, label, number
 from calibrant.metrics.ties import Ties
+from calibrant.metrics.unbinned import esd_rows
 
 # Called with the number of draws done, and the total number.
 Progress = Callable[[int, int], None]

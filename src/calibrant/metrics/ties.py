@@ -74,6 +74,9 @@ class TieSums(Protocol):
         """Add the next block."""
 
 
+# A metric of many draws at once: from residuals of the ties, ``(draws, groups)``, to values, ``(draws,)``. Draws that
+# keep the confidences change nothing else, so one sort serves them all.
+RowStatistic = Callable[[Array], Array]
 AnySums = TypeVar("AnySums", bound=TieSums)
 
 
