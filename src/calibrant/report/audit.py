@@ -9,10 +9,9 @@ from calibrant import metrics
 from calibrant.files import naming, notices_of_start
 from calibrant.files.layout import Columns
 from calibrant.metrics.binned import CONVENTIONS, ConventionName
-from calibrant.metrics.change import Change, TimeCalibration
 from calibrant.metrics.closed_form import CalibrationLine, ClosedFormTest
 from calibrant.metrics.evaluate import Score, Scores, html_table
-from calibrant.metrics.groups import GroupCalibration
+from calibrant.metrics.groups import Change, GroupCalibration, TimeCalibration
 from calibrant.metrics.intervals import Equivalence, Interval
 from calibrant.metrics.predictions import MOST, Predictions, Task, View
 from calibrant.metrics.proper import Decomposition, brier_losses, log_losses

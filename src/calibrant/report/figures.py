@@ -16,8 +16,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from calibrant.frames import Array
 from calibrant.metrics.binned import BinTable, ConventionName, equal_width_bins
-from calibrant.metrics.change import TimeCalibration
-from calibrant.metrics.groups import GroupCalibration
+from calibrant.metrics.groups import GroupCalibration, TimeCalibration
 from calibrant.metrics.intervals import Interval
 from calibrant.metrics.predictions import Predictions
 from calibrant.report.formats import shortened
