@@ -123,13 +123,12 @@ def test_one_sort_serves_all_draws(name: str, metric: str) -> None:
 @pytest.mark.parametrize("name", DATA)
 def test_bootstrapped_rows_equal_the_metric_of_the_drawn_samples(name: str) -> None:
     data = predictions(*DATA[name])
-    residuals = intervals._residuals_of_counts(data)
-    ks, ece = unbinned.ks_rows(data), binned.ece_rows(data, None, "paper")
+    ks, ece = (intervals._on_counts(data, METRICS[key]) for key in ("ks_error", "ece"))
     for counts in intervals._bootstrap_counts(data, 10, seed=2):
         assert (counts.sum(1) == len(data)).all()
-        block, drawn = residuals(counts), [data.repeated(row) for row in counts]
-        np.testing.assert_allclose(ks(block), [unbinned.ks_error(each) for each in drawn], atol=1e-14)
-        np.testing.assert_allclose(ece(block), [binned.ece(each) for each in drawn], atol=1e-14)
+        drawn = [data.repeated(row) for row in counts]
+        np.testing.assert_allclose(ks(counts), [unbinned.ks_error(each) for each in drawn], atol=1e-14)
+        np.testing.assert_allclose(ece(counts), [binned.ece(each) for each in drawn], atol=1e-14)
 
 
 def test_draws_have_the_probability_of_the_confidence() -> None:

@@ -336,17 +336,24 @@ def _check_pair(a: Predictions, b: Predictions) -> None:
 
 def bootstrap(models: tuple[Predictions, ...], measure: Metric, draws: int, seed: int) -> tuple[Array, ...]:
     """The metric of each model on the same samples, drawn with replacement."""
-    on_counts = [_of_counts(model, measure) for model in models]
-    blocks = [[value(counts) for value in on_counts] for counts in _bootstrap_counts(models[0], draws, seed)]
+    on_counts = [_on_counts(model, measure) for model in models]
+    blocks = [[values(counts) for values in on_counts] for counts in _bootstrap_counts(models[0], draws, seed)]
     return tuple(finite(np.concatenate(each), measure) for each in zip(*blocks, strict=True))
 
 
-def _of_counts(given: Predictions, measure: Metric) -> Callable[[Array], Array]:
-    """The metric of samples drawn, by how often each was drawn: (draws, samples)."""
+def _on_counts(given: Predictions, measure: Metric) -> Callable[[Array], Array]:
+    """The metric of samples drawn, by how often each was drawn: (draws, samples), in the order given."""
     if measure.rows is None:
         return lambda counts: np.array([measure.value(given.repeated(row)) for row in counts])
-    value, residuals = measure.rows(given), _residuals_of_counts(given)
-    return lambda counts: value(residuals(counts))
+    rows, value = SortedRows(given), measure.rows(given)
+    residual = rows.residual * (given.total / round(given.total))
+
+    def values(counts: Array) -> Array:
+        of_rows: Array = counts.take(rows.order, axis=1) * residual
+        tied = len(rows.first) < len(rows.order)
+        return value(np.add.reduceat(of_rows, rows.first, axis=1) if tied else of_rows)
+
+    return values
 
 
 def _bootstrap_counts(given: Predictions, draws: int, seed: int) -> Iterator[Array]:
@@ -361,15 +368,3 @@ def _bootstrap_counts(given: Predictions, draws: int, seed: int) -> Iterator[Arr
         else:
             counts = generator.multinomial(round(given.total), weight / weight.sum(), size=rows)
         yield counts.astype(np.float64)
-
-
-def _residuals_of_counts(given: Predictions) -> Callable[[Array], Array]:
-    """A function from counts of samples, in the order given, to residuals of the ties."""
-    rows = SortedRows(given)
-    residual = rows.residual * (given.total / round(given.total))
-
-    def residuals(counts: Array) -> Array:
-        each: Array = counts.take(rows.order, axis=1) * residual
-        return each if len(rows.first) == len(rows.order) else np.add.reduceat(each, rows.first, axis=1)
-
-    return residuals

@@ -127,26 +127,24 @@ class _JackknifeRows(SortedRows):
         self.given, self.total = given, given.total
         sizes = np.diff(self.first, append=len(self.order))
         self.group = np.repeat(np.arange(len(sizes)), sizes)
-        self.start, self.last = self.first[self.group], (self.first + sizes - 1)[self.group]
 
     def at_or_below(self, values: Array) -> Array:
         """Sums over the rows of at most the confidence of each."""
-        found: Array = values.cumsum()[self.last]
-        return found
+        of_ties: Array = np.add.reduceat(values, self.first)
+        return of_ties.cumsum()[self.group]
 
     def at_or_above(self, values: Array) -> Array:
         """Sums over the rows of at least the confidence of each."""
-        found: Array = values[::-1].cumsum()[::-1][self.start]
-        return found
+        of_ties: Array = np.add.reduceat(values, self.first)
+        return of_ties[::-1].cumsum()[::-1][self.group]
 
     def kernel_sums(self, values: Array, bandwidth: float) -> Array:
         """Sums over all rows, times the Laplace kernel of the distance between their confidence and that of each."""
-        up = np.exp((self.confidence - 0.5) / bandwidth)
-        below = np.append(0.0, (values * up).cumsum())[self.start] / up
-        tied = np.add.reduceat(values, self.first)[self.group]
-        above = np.append((values / up)[::-1].cumsum()[::-1], 0.0)[self.last + 1] * up
-        found: Array = below + tied + above
-        return found
+        of_ties: Array = np.add.reduceat(values, self.first)
+        up = np.exp((self.confidence[self.first] - 0.5) / bandwidth)
+        below = np.append(0.0, (of_ties * up).cumsum()[:-1]) / up
+        above = np.append((of_ties / up)[:0:-1].cumsum()[::-1], 0.0) * up
+        return (below + of_ties + above)[self.group]
 
     @property
     def variance(self) -> Array:

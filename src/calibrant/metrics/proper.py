@@ -111,8 +111,6 @@ def brier(confidence: Confidence = None, correct: Correct = None, **keywords: Un
     [0, 2] if classes are known.
     """
     data = predictions(confidence, correct, **keywords)
-    if data.probabilities is None or data.task == "multi-label":
-        return brier_top(data)
     return mean_of(brier_losses(data), data)
 
 

@@ -17,7 +17,7 @@ from calibrant.frames import Array
 from calibrant.metrics.binned import BinTable, ConventionName, bin_sums, classwise_gaps, convention_of, table_of
 from calibrant.metrics.predictions import Predictions, predictions
 from calibrant.metrics.ties import key_blocks, pack
-from calibrant.metrics.unbinned import CumulativeSums, cumulative
+from calibrant.metrics.unbinned import CumulativeSums
 
 try:
     from torchmetrics import Metric
@@ -198,7 +198,10 @@ class _Sorted(StreamingMetric):
         state: Any = self.keys  # after synchronisation torchmetrics leaves one tensor
         parts = [state] if isinstance(state, Tensor) else list(state)
         keys = torch.cat(parts).cpu().numpy().view(np.uint32) if parts else np.zeros(0, dtype=np.uint32)
-        return cumulative(key_blocks(np.sort(keys)))
+        sums = CumulativeSums()
+        for ties in key_blocks(np.sort(keys)):
+            sums.add(ties)
+        return sums
 
 
 class StreamingESD(_Sorted):

@@ -7,7 +7,6 @@ With :math:`R_g` the residual of a group of :math:`n_g` ties, :math:`Q_g` the su
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -65,14 +64,6 @@ def _cumulative_products(samples: Array, residual: Array, ends: Array) -> Array:
     # einsum rather than a BLAS product, whose threads wait for each other on a busy machine.
     total: Array = np.einsum("...i,...i->...", pairs, ends)
     return total
-
-
-def cumulative(blocks: Iterable[Block]) -> CumulativeSums:
-    """The sums of blocks, in ascending order."""
-    sums = CumulativeSums()
-    for ties in blocks:
-        sums.add(ties)
-    return sums
 
 
 def esd_rows(given: Predictions) -> RowStatistic:
