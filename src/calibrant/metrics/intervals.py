@@ -77,14 +77,12 @@ def confidence_interval(
 ) -> Interval:
     r"""Confidence interval of the population value of a metric.
 
-    ESD, MMCE and the gap have all their leave-one-out values in closed form: the jackknife takes as long as one
-    sort. For ESD and MMCE the interval allows for a variance that grows with the value (as Wilson's does for a
-    proportion), which keeps its coverage near 0, where the plain one covers 80 % instead of 95 %. It is cut off at 0.
-    No interval is narrower than chance alone would make that of a calibrated model, even if all samples are equal.
+    ESD, MMCE, accuracy and the gap have all their leave-one-out values in closed form: the jackknife takes as long as
+    one sort. For ESD and MMCE it allows for a variance that grows with the value, as Wilson's interval does.
 
     Other metrics are bootstrapped. Metrics such as ECE and KS are biased upward, by at most the bias that the bootstrap
-    adds. So the lower end is corrected for that bias; the upper end, a quantile of the bootstrap, is not. The lower end
-    is 0 unless :func:`calibration_test` rejects at ``(1 - level) / 2``. The value itself is biased and may lie outside.
+    adds, for which the lower end is corrected. It is 0 unless :func:`calibration_test` rejects at ``(1 - level) / 2``.
+    The value itself is biased and may lie outside.
 
     Args:
         metric: As in :func:`calibration_test`; here the gap keeps its sign.
@@ -163,12 +161,10 @@ def equivalence(
     """Ask whether the data show that the probabilities are right to within a margin.
 
     On average: if the interval of the gap (mean probability minus the share that came true) lies within the margin.
-    These are two one-sided tests (TOST), each at ``(1 - level) / 2``. They say nothing about errors that cancel on
-    average.
+    These are two one-sided tests (TOST), each at ``(1 - level) / 2``.
 
     Everywhere: the samples are sorted by probability into 10 bins of equal size (fewer below 500 samples), and the
-    gap of each has a Wilson interval at a level that makes all hold together (Bonferroni). It says nothing about errors
-    that cancel within a bin.
+    gap of each has a Wilson interval at a level that makes all hold together (Bonferroni).
 
     Args:
         margin: Largest acceptable gap, as a share: 0.02 is 2 points.
@@ -250,17 +246,14 @@ def compare(
 ) -> Comparison:
     """Compare two models on the same samples.
 
-    A sample that is hard for one model is often hard for the other, so their errors are correlated, and the difference
-    is known better than either value. For ESD, MMCE, accuracy and the gap, paired leave-one-out values give its
-    standard error. The absolute values of two gaps differ only if both their difference and their sum are not 0: the
-    p-value is the larger of those two.
-
-    For other metrics both models are bootstrapped with the same samples. ECE and similar metrics are biased upward, and
-    more so for the less confident model. Their interval covers those of the bootstrap's percentiles, of the difference,
-    and of the difference minus the bias of calibrated models with these confidences; the p-value is the largest one.
+    For ESD, MMCE, accuracy and the gap, paired leave-one-out values give the standard error of the difference. The
+    absolute values of two gaps differ only if both their difference and their sum are not 0: the p-value is the larger
+    of those two. For other metrics both models are bootstrapped with the same samples. The interval covers those of the
+    bootstrap's percentiles, of the difference, and of the difference minus the bias of calibrated models with these
+    confidences; the p-value is the largest one.
 
     Args:
-        a: Predictions of one model, as :func:`calibrant.metrics.predictions` makes them.
+        a: Predictions of one model.
         b: Predictions of the other, of the same samples in the same order.
         metric: As in :func:`calibration_test`; for the gap, its absolute value.
         level: Confidence level of the interval of the difference, ``a - b``.

@@ -27,10 +27,16 @@ from calibrant.metrics.ties import BLOCK, Block, Keys, SortedRows, Ties, key_blo
 
 Result = TypeVar("Result")
 Task = Literal["confidence", "binary", "multi-class", "multi-label"]
-# Rows of logits converted to probabilities at a time: float64 of a thousand classes then has the size of a cache.
+# Rows of logits or probabilities converted to float64 at a time: of a thousand classes they have the size of a cache.
 ROWS = 4096
 # Most classes or labels that are tested one by one: the cost of a test grows with each.
 MOST = 50
+
+
+def row_blocks(rows: int) -> Iterator[slice]:
+    """Slices of so many rows of logits or probabilities, in their order."""
+    for start in range(0, rows, ROWS):
+        yield slice(start, start + ROWS)
 
 
 class Keywords(TypedDict, total=False):
@@ -365,14 +371,14 @@ def _of_labels(
 def _softmax(rows: Array) -> Array:
     """The probabilities of each row; its largest is 1 over their sum, so rows with the same logits stay tied."""
     probabilities = np.empty_like(rows)
-    for start in range(0, len(rows), ROWS):
-        block = rows[start : start + ROWS]
+    for chosen in row_blocks(len(rows)):
+        block = rows[chosen]
         with np.errstate(over="ignore", under="ignore"):  # the exponential of a large negative logit is 0
             powers = np.exp(block.astype(np.float64) - block.max(1, keepdims=True))
         # In float64, rounded at the end, and in ascending order: the sum must not depend on the order of the classes.
         terms = np.sort(powers, 1) if rows.dtype == np.float64 else powers
         with np.errstate(under="ignore"):
-            probabilities[start : start + ROWS] = powers / terms.sum(1, keepdims=True)
+            probabilities[chosen] = powers / terms.sum(1, keepdims=True)
     return probabilities
 
 

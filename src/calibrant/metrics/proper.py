@@ -7,7 +7,7 @@ import numpy as np
 from calibrant import inputs
 from calibrant.frames import Array, Marks
 from calibrant.inputs import IGNORED
-from calibrant.metrics.predictions import ROWS, Confidence, Correct, Keywords, Predictions, predictions, views
+from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions, row_blocks, views
 from calibrant.metrics.ties import Block, RowStatistic, Ties, sums_of
 from calibrant.metrics.unbinned import CumulativeSums
 
@@ -83,13 +83,13 @@ def log_losses(data: Predictions) -> Array:
         of_target = data.probabilities[np.arange(len(data.target)), data.target]
         return -np.log(np.maximum(of_target, SMALLEST_PROBABILITY), dtype=np.float64)
     losses = np.empty(len(data.target))
-    for start in range(0, len(data.target), ROWS):
-        block = data.logits[start : start + ROWS].astype(np.float64)
+    for rows in row_blocks(len(data.target)):
+        block = data.logits[rows].astype(np.float64)
         largest = block.max(1)
         with np.errstate(over="ignore", under="ignore"):  # the exponential of a large negative logit is 0
             loss = np.log(np.exp(block - largest[:, np.newaxis]).sum(1))
-        loss += largest - block[np.arange(len(block)), data.target[start : start + ROWS]]
-        losses[start : start + ROWS] = loss
+        loss += largest - block[np.arange(len(block)), data.target[rows]]
+        losses[rows] = loss
     return losses
 
 
@@ -120,10 +120,10 @@ def brier_losses(data: Predictions) -> Array:
         squares: Array = (data.confidence.astype(np.float64) - data.correct) ** 2
         return squares
     scores = np.empty(len(data.target))
-    for start in range(0, len(data.target), ROWS):
-        block = data.probabilities[start : start + ROWS].astype(np.float64)
-        block[np.arange(len(block)), data.target[start : start + ROWS]] -= 1
-        scores[start : start + ROWS] = np.square(block, out=block).sum(1)
+    for rows in row_blocks(len(data.target)):
+        block = data.probabilities[rows].astype(np.float64)
+        block[np.arange(len(block)), data.target[rows]] -= 1
+        scores[rows] = np.square(block, out=block).sum(1)
     return scores
 
 
@@ -165,10 +165,11 @@ class RiskCoverage:
         several = np.flatnonzero(ties.samples != 1)
         if len(several):
             harmonic[several] = _harmonic(above[several], ties.samples[several])
+        samples = float(ties.samples.sum())
+        self.area += float(wrong.sum())
         wrong *= above
         wrong /= ties.samples
-        samples, _, right = ties.sums
-        self.area += samples - right + float(np.einsum("i,i->", errors - wrong, harmonic))
+        self.area += float(np.einsum("i,i->", errors - wrong, harmonic))
         self.above -= samples
         self.errors = float(errors[-1])
 
@@ -304,8 +305,7 @@ def _by_temperature(data: Predictions) -> Decomposition:
 
     def at(inverse: float) -> tuple[float, float, float]:
         value = slope = curve = 0.0
-        for start in range(0, len(target), ROWS):
-            rows = slice(start, start + ROWS)
+        for rows in row_blocks(len(target)):
             block = logits[rows].astype(np.float64)
             block -= block.max(1, keepdims=True)
             share, of_target = weight[rows], block[np.arange(len(block)), target[rows]]

@@ -15,7 +15,16 @@ from calibrant import inputs
 from calibrant.frames import Array
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.closed_form import HypothesisTest, closed_form_test, p_value
-from calibrant.metrics.predictions import ROWS, Confidence, Correct, Keywords, Predictions, View, predictions, views
+from calibrant.metrics.predictions import (
+    Confidence,
+    Correct,
+    Keywords,
+    Predictions,
+    View,
+    predictions,
+    row_blocks,
+    views,
+)
 from calibrant.metrics.registry import Chosen, Metric, find_metric, label, number
 from calibrant.metrics.ties import Ties
 from calibrant.metrics.unbinned import esd_rows
@@ -327,8 +336,7 @@ def _drawn(given: Predictions, generator: np.random.Generator) -> Predictions:
     shares = given.probabilities.cumsum(1, dtype=np.float64)
     shares /= shares[:, -1:]
     uniform = generator.random((len(given), 1))
-    blocks = (slice(start, start + ROWS) for start in range(0, len(given), ROWS))
-    target = np.concatenate([(shares[block] <= uniform[block]).sum(1) for block in blocks])
+    target = np.concatenate([(shares[rows] <= uniform[rows]).sum(1) for rows in row_blocks(len(given))])
     scores = given.probabilities if given.logits is None else given.logits
     return replace(given, correct=scores.argmax(1) == target, target=target)
 

@@ -60,12 +60,6 @@ class Block(Ties):
             return np.arange(len(self.samples), dtype=np.float64)  # a sum of ones takes ten times as long
         return self.samples.cumsum() - self.samples
 
-    @cached_property
-    def sums(self) -> tuple[float, float, float]:
-        """Number of samples, sum of their confidences, and number of right ones."""
-        right = float(self.right.sum())
-        return float(self.samples.sum()), right - float(self.residual.sum()), right
-
 
 class TieSums(Protocol):
     """Sums over ties, started from the predictions by a class or by options that can be called."""

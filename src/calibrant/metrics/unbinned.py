@@ -42,7 +42,7 @@ class CumulativeSums:
         self.triples += float(_cumulative_products(ties.samples, ties.residual, ends)) + self.samples * total
         self.triples += float(np.einsum("i,i->", ties.squares, ties.below))
         self.squares += total
-        self.samples += ties.sums[0]
+        self.samples += float(ties.samples.sum())
 
     @property
     def esd(self) -> float:
