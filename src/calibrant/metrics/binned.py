@@ -8,9 +8,9 @@ from typing import Any, Literal, NamedTuple, Unpack
 import numpy as np
 
 from calibrant import inputs
-from calibrant.frames import Array, IndexArray
+from calibrant.frames import Array, IndexArray, Marks
 from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions
-from calibrant.metrics.ties import BLOCK, RowStatistic, confidence_of, ends_of_ties
+from calibrant.metrics.ties import BLOCK, Keys, RowStatistic, confidence_of, ends_of_ties
 
 # Default number of equal-mass bins, and the most that ECE-sweep tries.
 MASS_BINS = 15
@@ -173,15 +173,17 @@ class _EqualMass:
     """Samples in order of confidence, or with weights their ties, ready to be cut into any number of bins."""
 
     def __init__(self, given: Predictions) -> None:
-        self.keys = given.keys if given.weight is None else None
-        self.confidence = np.zeros(0)
         # Number of samples, and of right ones, before each place where the order can be cut.
+        self.samples: Marks
+        self.right: Marks
         if given.weight is None:
+            self.keys: Keys | None = given.keys
             self.samples = np.arange(len(given) + 1, dtype=np.uint32)
             self.right = np.zeros(len(given) + 1, dtype=np.uint32)
             np.cumsum(given.keys & given.keys.dtype.type(1), out=self.right[1:])
             self.whole = True
         else:
+            self.keys = None
             self.confidence, samples, right = given.ties
             self.samples, self.right = (np.append(0.0, each.cumsum()) for each in (samples, right))
             self.whole = bool((given.weight == np.rint(given.weight)).all())
@@ -217,6 +219,7 @@ class _EqualMass:
         cuts = self.cuts(bins)
         samples, right = (np.diff(each[cuts]).astype(np.float64) for each in (self.samples, self.right))
         lower, upper, sums = np.zeros((3, len(samples)))
+        confidence: Array
         for place, (start, stop) in enumerate(pairwise(cuts)):
             if self.keys is None:
                 confidence = self.confidence[start:stop]

@@ -55,13 +55,6 @@ class GroupScore:
         """Whether calibration is rejected at 5 %, after the correction."""
         return self.p_value <= 0.05
 
-    def __str__(self) -> str:
-        gap = self.gap
-        return (
-            f"{self.name}: gap {100 * gap.value:+z.2f} points (95 % interval {100 * gap.low:+z.2f} to "
-            f"{100 * gap.high:+z.2f}), {p_value(self.p_value)} after correction, {self.samples:,} samples"
-        )
-
 
 @dataclass(frozen=True)
 class GroupCalibration:
@@ -84,14 +77,6 @@ class GroupCalibration:
     def rejected(self) -> tuple[GroupScore, ...]:
         """Groups whose calibration is rejected at 5 %, after the correction."""
         return tuple(group for group in self.groups if group.rejected)
-
-    def __str__(self) -> str:
-        lines = [str(group) for group in self.groups]
-        if self.too_small:
-            names = ", ".join(f"{name} ({count})" for name, count in list(self.too_small.items())[:10])
-            more = len(self.too_small) - 10
-            lines.append(f"fewer than {self.least} samples: {names}{f' and {more} more' if more > 0 else ''}")
-        return "\n".join(lines)
 
     def to_frame(self, backend: str | None = None) -> Any:
         """Return the judged groups as a data frame of a library.

@@ -141,10 +141,11 @@ class _JackknifeRows(SortedRows):
     def kernel_sums(self, values: Array, bandwidth: float) -> Array:
         """Sums over all rows, times the Laplace kernel of the distance between their confidence and that of each."""
         of_ties: Array = np.add.reduceat(values, self.first)
-        up = np.exp((self.confidence[self.first] - 0.5) / bandwidth)
+        up: Array = np.exp((self.confidence[self.first] - 0.5) / bandwidth)
         below = np.append(0.0, (of_ties * up).cumsum()[:-1]) / up
         above = np.append((of_ties / up)[:0:-1].cumsum()[::-1], 0.0) * up
-        return (below + of_ties + above)[self.group]
+        found: Array = (below + of_ties + above)[self.group]
+        return found
 
     @property
     def variance(self) -> Array:
