@@ -180,7 +180,7 @@ class _EqualMass:
             self.keys: Keys | None = given.keys
             self.samples = np.arange(len(given) + 1, dtype=np.uint32)
             self.right = np.zeros(len(given) + 1, dtype=np.uint32)
-            np.cumsum(given.keys & given.keys.dtype.type(1), out=self.right[1:])
+            np.cumsum(given.keys.astype(np.uint32) & np.uint32(1), out=self.right[1:])  # the last bit is correctness
             self.whole = True
         else:
             self.keys = None

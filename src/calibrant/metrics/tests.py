@@ -12,7 +12,7 @@ from typing import Unpack
 import numpy as np
 
 from calibrant import inputs
-from calibrant.frames import Array
+from calibrant.frames import Array, IndexArray
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.closed_form import HypothesisTest, closed_form_test, p_value
 from calibrant.metrics.predictions import (
@@ -239,22 +239,19 @@ def sequential_test(pairs: Predictions, draws: int, seed: int) -> CalibrationTes
     kuiper = closed_form_test(pairs).p_value if events >= EVENTS else 1.0
     if kuiper < TINY_P_VALUE:
         draws = min(draws, LEAST_DRAWS)
-    drawn: list[Array] = []
-    worse = made = 0
+    null: Array = np.zeros(0)
+    worse: IndexArray = np.zeros(0, dtype=np.intp)
     for block in null_residuals(ties, draws, seed):
-        null = value(block)
+        null = np.append(null, value(block))
         slack = ROUNDING * max(abs(observed), float(np.abs(null).max()))
-        as_bad = np.flatnonzero(null >= observed - slack)
-        drawn.append(null)
-        if worse + len(as_bad) >= ENOUGH:
-            made += int(as_bad[ENOUGH - worse - 1]) + 1
-            worse = ENOUGH
+        worse = np.flatnonzero(null >= observed - slack)
+        if len(worse) >= ENOUGH:
+            null = null[: worse[ENOUGH - 1] + 1]
             break
-        worse, made = worse + len(as_bad), made + len(null)
-    null = np.concatenate(drawn)[:made]
-    p_value = ENOUGH / made if worse >= ENOUGH else (1 + worse) / (1 + made)
-    test = CalibrationTest("esd", observed, p_value, made, float(null.mean()), float(np.quantile(null, 0.95)))
-    return replace(test, p_value=kuiper) if kuiper < TINY_P_VALUE and worse == 0 else test
+    p_value = ENOUGH / len(null) if len(worse) >= ENOUGH else (1 + len(worse)) / (1 + len(null))
+    if kuiper < TINY_P_VALUE and not len(worse):
+        p_value = kuiper
+    return CalibrationTest("esd", observed, p_value, len(null), float(null.mean()), float(np.quantile(null, 0.95)))
 
 
 def asked_metric(metric: Chosen, draws: int, seed: int, bins: int | None, convention: ConventionName) -> Metric:
