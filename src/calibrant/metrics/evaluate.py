@@ -43,20 +43,13 @@ class Score:
         key: Name of the metric's function.
         value: The number.
         convention: How exactly it was computed: bins, edges, estimator.
-        task: Task of the predictions, which some display names depend on.
-        name: Display name, if it is not that of the metric.
+        label: Display name; indented if it is a part of the score above.
     """
 
     key: str
     value: float
     convention: str
-    task: Task = "multi-class"
-    name: str = ""
-
-    @property
-    def label(self) -> str:
-        """Display name; indented if it is a part of the score above."""
-        return self.name or for_task(described(self.key), self.task).label
+    label: str
 
     def __str__(self) -> str:
         metric = described(self.key)
@@ -192,7 +185,7 @@ def evaluate(
     with np.errstate(under="ignore"):  # the square of a tiny probability is 0, whatever NumPy's error settings
         for metric in metrics_table(bins, convention).values():
             if metric.evaluated and not (metric.of_classes and data.probabilities is None):
+                shown = for_task(metric, data.task)
                 remark = metric.remark(data) if metric.remark else ""
-                described_as = for_task(metric, data.task).convention + remark
-                entries.append(Score(metric.key, metric.value(data), described_as, data.task))
+                entries.append(Score(metric.key, metric.value(data), shown.convention + remark, shown.label))
     return Scores(data.samples, data.classes, tuple(entries), data.task)

@@ -297,16 +297,9 @@ class ResidualGrid:
 
 
 def _share_out(cells: Array, z: Array, values: Array) -> None:
-    """Add values at ascending places in [0, 1] to the two nearest cell centres."""
-    place = z * GRID_CELLS - 0.5
-    if place[0] < 0 or place[-1] >= GRID_CELLS - 1:
-        place = np.clip(place, 0, GRID_CELLS - 1)
-    left = place.astype(np.intp)
-    np.minimum(left, GRID_CELLS - 2, out=left)
-    place -= left
-    place *= values
-    first = int(left[0])  # a block fills few cells
-    left -= first
-    for offset, share in ((first, values - place), (first + 1, place)):
-        sums = np.bincount(left, weights=share)
-        cells[offset : offset + len(sums)] += sums
+    """Add values at places in [0, 1] to the two nearest cell centres."""
+    place = np.clip(z * GRID_CELLS - 0.5, 0, GRID_CELLS - 1)
+    left = np.minimum(place.astype(np.intp), GRID_CELLS - 2)
+    of_right = (place - left) * values
+    cells += np.bincount(left, values - of_right, GRID_CELLS)
+    cells[1:] += np.bincount(left, of_right, GRID_CELLS - 1)

@@ -301,7 +301,10 @@ def audit_table(
         first, classes = Judgement(view, test, test.p_value), sums.judge_classes(draws=draws, seed=seed)
         findings = tuple(_finding(judgement, margin) for judgement in (first, *classes))
     measures = metrics_table(count, convention).items()
-    entries = [Score(key, getattr(sums, key), metric.convention) for key, metric in measures if hasattr(sums, key)]
+    entries = [
+        Score(key, getattr(sums, key), metric.convention, metric.label)
+        for key, metric in measures if hasattr(sums, key)
+    ]  # fmt: skip
     if sums.judged == "risk":
         # Accuracy and mean confidence are scores of the top label, here and in memory.
         entries = [score_of_risk(one, sums.names) for one in entries if one.key not in OF_TOP_LABEL]

@@ -18,7 +18,7 @@ from calibrant.metrics.closed_form import p_value
 from calibrant.metrics.evaluate import Score
 from calibrant.metrics.intervals import Comparison, Interval
 from calibrant.metrics.proper import came_true, mean_confidence
-from calibrant.metrics.registry import METRICS, for_task
+from calibrant.metrics.registry import METRICS
 from calibrant.metrics.registry import label as measure
 from calibrant.metrics.registry import number as measured
 from calibrant.report.audit import Audit
@@ -110,7 +110,7 @@ def render(
         comparisons=[_comparison(a, b, found) for a, b, found in comparisons if not isinstance(found, str)],
         not_compared=[(a, b, found) for a, b, found in comparisons if isinstance(found, str)],
         scores=_score_rows(audits),
-        meanings={score.key: for_task(METRICS[score.key], score.task) for score in scores}.values(),
+        meanings={score.key: replace(METRICS[score.key], label=score.label) for score in scores}.values(),
         footer=_footer(audits),
         made=made,
         losses=LOSS_NAMES,

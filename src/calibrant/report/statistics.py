@@ -55,7 +55,7 @@ def score_of_risk(score: Score, names: tuple[str, ...] | None) -> Score:
     convention = f"{stated}; {OF_RISK.get(score.key, score.convention)}"
     if score.key == "gap":
         convention = f"mean {stated} - its share"
-    return replace(score, convention=convention, name=f"Brier, {stated}" if score.key == "brier_top" else "")
+    return replace(score, convention=convention, label=f"Brier, {stated}" if score.key == "brier_top" else score.label)
 
 
 class Factor(NamedTuple):
