@@ -386,7 +386,7 @@ def test_every_metric_by_name(metric: str) -> None:
     test = calibration_test(data, metric=metric, draws=9)
     assert test.metric == metric
     # Predictions of noise are as bad as it gets; what correctness has no part in is as it is under calibration.
-    assert test.p_value == (1 if metric == "mean_confidence" else 0.1 if METRICS[metric].only_calibration else 0.2)
+    assert test.p_value == (1 if metric == "mean_confidence" else 0.1 if METRICS[metric].kind != "mixed" else 0.2)
     found = confidence_interval(data, metric=metric, draws=9)
     assert found.low <= found.high
     assert str(found)

@@ -53,7 +53,7 @@ class Score:
 
     def __str__(self) -> str:
         metric = described(self.key)
-        return metric.format(self.value, signed=metric.signed)
+        return metric.format(self.value, signed=metric.kind == "signed")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

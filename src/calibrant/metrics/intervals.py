@@ -103,7 +103,7 @@ def confidence_interval(
     reach = NormalDist().inv_cdf((1 + level) / 2) * float(drawn.std())
     ends = 2 * value - float(drawn.mean()) - reach, float(np.quantile(drawn, (1 + level) / 2))
     low, high = np.clip((min(ends), ends[1]), *measure.span).tolist()
-    if measure.vanishes and test_of_metric(data, measure, draws, seed).p_value > (1 - level) / 2:
+    if measure.kind == "error" and test_of_metric(data, measure, draws, seed).p_value > (1 - level) / 2:
         low = 0.0
     return Interval(measure.key, value, low, high, level, "bootstrap")
 
@@ -227,7 +227,7 @@ class Comparison:
 
     def __str__(self) -> str:
         found = f"{label(self.metric)} {number(self.metric, self.a)} (a), {number(self.metric, self.b)} (b)"
-        better = "better calibrated" if described(self.metric).only_calibration else "better"
+        better = "better" if described(self.metric).kind == "mixed" else "better calibrated"
         verdict = f"{self.better} is {better}" if self.better else "the data cannot tell which is better"
         interval = described_interval(self.metric, self.low, self.high, self.level, "of a - b ")
         return f"{found}: {verdict}, {p_value(self.p_value)} ({interval})"
@@ -268,17 +268,20 @@ def compare(
     a, b = (single(predictions(model, minimum=measure.minimum + 1, name=name)) for model in (a, b))
     if measure.jackknife is not None:
         of_a, of_b = measure.jackknife(a), measure.jackknife(b)
-        first, second = (abs(of.value) if measure.signed else of.value for of in (of_a, of_b))
-        difference = jackknife.difference_of_sizes if measure.signed else jackknife.difference
-        found, method = difference(of_a, of_b, level), "jackknife"
+        method, first, second = "jackknife", of_a.value, of_b.value
+        if measure.kind == "signed":
+            first, second = abs(first), abs(second)
+            found = jackknife.difference_of_sizes(of_a, of_b, level)
+        else:
+            found = jackknife.difference(of_a, of_b, level)
     else:
-        first, second = value_of(a, measure), value_of(b, measure)
+        method, first, second = "bootstrap", value_of(a, measure), value_of(b, measure)
         drawn_a, drawn_b = bootstrap((a, b), measure, draws, seed)
         bias = float(drawn_a.mean() - drawn_b.mean()) - (first - second)
-        if measure.vanishes:
+        if measure.kind == "error":
             null_a, null_b = (null_values(model, measure, draws, seed) for model in (a, b))
             bias = float(null_a.mean() - null_b.mean())
-        found, method = _bootstrap_difference(first - second, drawn_a - drawn_b, bias, level), "bootstrap"
+        found = _bootstrap_difference(first - second, drawn_a - drawn_b, bias, level)
     return Comparison(measure.key, first, second, first - second, found.low, found.high, found.p_value, level, method)
 
 

@@ -36,15 +36,15 @@ class Metric:
         meaning: One line of explanation.
         remark: Addition to the convention that depends on the predictions.
         evaluated: Whether ``evaluate`` computes it.
-        only_calibration: Whether it measures calibration and nothing else. Otherwise low and high values alike show
-            miscalibration.
+        kind: ``"error"`` of calibration alone, whose population value is 0 for a calibrated model and positive for any
+            other; ``"signed"`` if such an error has a sign, so that comparisons use its absolute value; ``"mixed"`` if
+            it measures something else too, so that low and high values alike show miscalibration; ``"own"`` of a
+            user's function, which grows as calibration gets worse.
         more_is_better: Whether a larger value is better.
         rows: Computes it from many rows of residuals at once, for predictions that differ in nothing else.
         jackknife: Computes it with all leave-one-out values, if it is a U-statistic.
         minimum: Fewest samples that it needs.
-        signed: Whether its errors have a sign. Comparisons use the absolute value only.
         of_classes: Whether it uses all classes if they are known, not only the predicted one.
-        vanishes: Whether its population value is 0 for a calibrated model, and positive for any other.
         span: Smallest and largest possible population value.
     """
 
@@ -56,14 +56,12 @@ class Metric:
     meaning: str = ""
     remark: Callable[[Predictions], str] | None = None
     evaluated: bool = True
-    only_calibration: bool = True
+    kind: Literal["error", "signed", "mixed", "own"] = "error"
     more_is_better: bool = False
     rows: Callable[[Predictions], RowStatistic] | None = None
     jackknife: Callable[[Predictions], Jackknife] | None = None
     minimum: int = 1
-    signed: bool = False
     of_classes: bool = False
-    vanishes: bool = True
     span: tuple[float, float] = (0.0, 1.0)
 
     def format(self, value: float, *, signed: bool = False) -> str:
@@ -89,9 +87,8 @@ def find_metric(metric: Chosen, bins: int | None = None, convention: ConventionN
     name = getattr(metric, "__name__", type(metric).__name__)
     if name in table and getattr(metric, "__module__", "").startswith("calibrant.metrics."):
         return table[name]
-    return Metric(
-        name, lambda given: float(metric(given)), name, of_classes=True, vanishes=False, span=(-math.inf, math.inf)
-    )
+    span = (-math.inf, math.inf)
+    return Metric(name, lambda given: float(metric(given)), name, kind="own", of_classes=True, span=span)
 
 
 # Display name and convention of metrics whose pairs are labels and their probabilities, not predictions.
@@ -131,9 +128,6 @@ def number(metric: str, value: float) -> str:
     return described(metric).format(value)
 
 
-MIXED: dict[str, Any] = {"only_calibration": False, "vanishes": False}
-
-
 def metrics_table(bins: int | None = None, convention: ConventionName = "paper") -> dict[str, Metric]:
     """Every metric, in the order shown.
 
@@ -147,17 +141,17 @@ def metrics_table(bins: int | None = None, convention: ConventionName = "paper")
     entries = (
         Metric(
             "accuracy", proper.accuracy, "accuracy", "%", "top label", "Share of predictions that are right.",
-            jackknife=jackknife.accuracy_jackknife, more_is_better=True, **MIXED,
+            jackknife=jackknife.accuracy_jackknife, more_is_better=True, kind="mixed",
         ),
         Metric(
             "mean_confidence", proper.mean_confidence, "mean confidence", "%", "top label",
-            "Mean probability of the predicted class.", **MIXED,
+            "Mean probability of the predicted class.", kind="mixed",
         ),
         Metric(
             "gap", proper.gap, "gap", "%", "confidence - accuracy",
             "Mean confidence minus accuracy: above 0 over-confident, below 0 under-confident.",
-            rows=proper.gap_rows, jackknife=jackknife.gap_jackknife, signed=True, vanishes=False,
-            span=(-1.0, 1.0), remark=_share_of_positives,
+            rows=proper.gap_rows, jackknife=jackknife.gap_jackknife, kind="signed", span=(-1.0, 1.0),
+            remark=_share_of_positives,
         ),
         Metric(
             "ece", partial(binned.ece, **widths), "ECE", "%", f"{convention}: {rule.describe(count)}",
@@ -221,18 +215,18 @@ def metrics_table(bins: int | None = None, convention: ConventionName = "paper")
         Metric(
             "log_loss", proper.log_loss, "NLL", "nats", "nats",
             "Mean negative logarithm of the probability of the true class: accuracy and calibration in one number.",
-            remark=_smallest_probability, of_classes=True, span=(0.0, math.inf), **MIXED,
+            remark=_smallest_probability, of_classes=True, span=(0.0, math.inf), kind="mixed",
         ),
         Metric(
             "brier", proper.brier, "Brier", "", "sum over classes",
             "Squared distance between probabilities and the truth, summed over classes: accuracy and calibration in "
             "one number.",
-            of_classes=True, span=(0.0, 2.0), **MIXED,
+            of_classes=True, span=(0.0, 2.0), kind="mixed",
         ),
         Metric(
             "brier_top", proper.brier_top, "Brier, top label", "", "mean squared residual",
             "Squared distance between confidence and being right: MCB\xa0\N{MINUS SIGN}\xa0DSC\xa0+\xa0UNC.",
-            remark=lambda _: " = MCB - DSC + UNC", **MIXED,
+            remark=lambda _: " = MCB - DSC + UNC", kind="mixed",
         ),
         Metric(
             "brier_miscalibration", proper.brier_miscalibration, "  MCB", "", "miscalibration, isotonic",
@@ -241,16 +235,16 @@ def metrics_table(bins: int | None = None, convention: ConventionName = "paper")
         Metric(
             "brier_discrimination", proper.brier_discrimination, "  DSC", "", "discrimination",
             "Discrimination: how well confidence separates right from wrong. More is better.",
-            more_is_better=True, **MIXED,
+            more_is_better=True, kind="mixed",
         ),
         Metric(
             "brier_uncertainty", proper.brier_uncertainty, "  UNC", "", "accuracy (1 - accuracy)",
-            "Uncertainty: the Brier score of a confidence that always equals the accuracy.", **MIXED,
+            "Uncertainty: the Brier score of a confidence that always equals the accuracy.", kind="mixed",
         ),
         Metric(
             "aurc", proper.aurc, "AURC", "", "risk-coverage, ties averaged",
             "Area under the risk-coverage curve: the share of errors among the most confident samples, averaged over "
-            "how many of them are kept.", **MIXED,
+            "how many of them are kept.", kind="mixed",
         ),
     )  # fmt: skip
     return {entry.key: entry for entry in entries}

@@ -127,11 +127,12 @@ def calibration_test(
 def test_of_metric(data: Predictions, measure: Metric, draws: int, seed: int) -> CalibrationTest:
     """The test of :func:`calibration_test` of checked predictions."""
     observed, null = value_of(data, measure), null_values(data, measure, draws, seed)
-    size = abs(observed) if measure.signed else observed
-    null = np.abs(null) if measure.signed else null
+    size = observed
+    if measure.kind == "signed":
+        size, null = abs(observed), np.abs(null)
     slack = ROUNDING * max(abs(observed), float(np.abs(null).max()))
     p_value = (1 + int((null >= size - slack).sum())) / (1 + draws)
-    if not measure.only_calibration:
+    if measure.kind == "mixed":
         p_value = min(2 * min(p_value, (1 + int((null <= size + slack).sum())) / (1 + draws)), 1.0)
     return CalibrationTest(measure.key, observed, p_value, draws, float(null.mean()), float(np.quantile(null, 0.95)))
 
