@@ -48,10 +48,10 @@ class HypothesisTest:
 
     p_value: float
 
-    def rejected(self, level: float = 0.05) -> bool:
-        """Whether the hypothesis of calibration is rejected at this level."""
-        check_level(level)
-        return self.p_value <= level
+    @property
+    def rejected(self) -> bool:
+        """Whether the hypothesis of calibration is rejected at 5 %."""
+        return self.p_value <= 0.05
 
 
 @dataclass(frozen=True)

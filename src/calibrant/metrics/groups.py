@@ -12,7 +12,7 @@ from calibrant import frames, inputs
 from calibrant.frames import Array, IndexArray, Marks
 from calibrant.inputs import Values
 from calibrant.metrics.binned import ece
-from calibrant.metrics.closed_form import line_and_covariance, p_value, upper_tail
+from calibrant.metrics.closed_form import HypothesisTest, line_and_covariance, p_value, upper_tail
 from calibrant.metrics.intervals import Interval, confidence_interval
 from calibrant.metrics.jackknife import esd_jackknife, gap_jackknife, normal_difference
 from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions
@@ -27,7 +27,7 @@ Columns = Values | Mapping[str, Values]
 
 
 @dataclass(frozen=True)
-class GroupScore:
+class GroupScore(HypothesisTest):
     """Calibration of one group.
 
     Attributes:
@@ -49,11 +49,6 @@ class GroupScore:
     ece: float
     test: CalibrationTest
     p_value: float
-
-    @property
-    def rejected(self) -> bool:
-        """Whether calibration is rejected at 5 %, after the correction."""
-        return self.p_value <= 0.05
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class CalibrationTest(HypothesisTest):
 
     def __str__(self) -> str:
         found = f"{label(self.metric)} {number(self.metric, self.statistic)}, {p_value(self.p_value)}"
-        rejected = "rejected" if self.rejected() else "not rejected"
+        rejected = "rejected" if self.rejected else "not rejected"
         return f"{found} ({self.draws:,} draws): the hypothesis that the model is calibrated is {rejected} at 5 %"
 
 
@@ -138,7 +138,7 @@ def test_of_metric(data: Predictions, measure: Metric, draws: int, seed: int) ->
 
 
 @dataclass(frozen=True, eq=False)
-class Judgement:
+class Judgement(HypothesisTest):
     """Test of one view.
 
     Attributes:
@@ -150,11 +150,6 @@ class Judgement:
     view: View
     test: CalibrationTest
     p_value: float
-
-    @property
-    def rejected(self) -> bool:
-        """Whether the hypothesis is rejected at 5 %, after the correction."""
-        return self.p_value <= 0.05
 
 
 def judge(

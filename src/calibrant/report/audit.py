@@ -139,7 +139,7 @@ class Audit:
             "task": self.task,
             **self.scores.to_dict(),
             "intervals": {key: asdict(found) for key, found in self.intervals.items()},
-            "test": asdict(self.test) | {"rejected_at_5_percent": self.test.rejected()},
+            "test": asdict(self.test) | {"rejected_at_5_percent": self.test.rejected},
             "views": [found.to_dict() for found in self.findings],
             "parts": {score: parts._asdict() for score, parts in self.parts.items()},
             "repair": None if self.repair is None else self.repair.to_dict(),
