@@ -26,12 +26,17 @@ class Convention(NamedTuple):
     last: Literal["closed", "extra"]
     edges: Literal["quotients", "torch-linspace", "numpy-linspace"]
 
-    def describe(self, bins: int) -> str:
+    def describe(self) -> str:
         """The convention in a few words, to show next to a number."""
         sides = "(lo, hi]" if self.closed == "right" else "[lo, hi)"
-        return f"{bins} bins {sides}" + (", 1 separate" if self.last == "extra" else "")
+        return f"{self.bins} bins {sides}" + (", 1 separate" if self.last == "extra" else "")
 
-    def edges_like(self, confidence: Array, bins: int) -> Array:
+    @property
+    def slots(self) -> int:
+        """Number of bins, with a separate one for a confidence of 1."""
+        return self.bins + (self.last == "extra")
+
+    def edges_like(self, confidence: Array) -> Array:
         """The edges, in the dtype in which confidences are compared.
 
         Our edges are rounded like the confidences, so that a confidence of k/bins is on the edge, not next to it.
@@ -39,11 +44,26 @@ class Convention(NamedTuple):
         """
         if self.edges == "torch-linspace":
             # torch takes steps of a float32 from either end to the middle, and rounds once.
-            step, place = np.float64(np.float32(1) / np.float32(bins)), np.arange(bins + 1)
-            return np.where(place < (bins + 1) // 2, step * place, 1 - step * (bins - place)).astype(np.float32)
+            step, place = np.float64(np.float32(1) / np.float32(self.bins)), np.arange(self.bins + 1)
+            first_half = place < (self.bins + 1) // 2
+            return np.where(first_half, step * place, 1 - step * (self.bins - place)).astype(np.float32)
         if self.edges == "numpy-linspace":
-            return np.linspace(0, 1, bins + 1)
-        return (np.arange(bins + 1) / bins).astype(confidence.dtype)
+            return np.linspace(0, 1, self.bins + 1)
+        return (np.arange(self.bins + 1) / self.bins).astype(confidence.dtype)
+
+    def slots_of(self, confidence: Array) -> IndexArray:
+        """The bin of each confidence; a confidence of 0 is in the first bin."""
+        edges = self.edges_like(confidence)
+        confidence = confidence.astype(edges.dtype, copy=False)
+        scaled = confidence * confidence.dtype.type(self.bins)
+        nearest = np.rint(scaled)
+        slot = (np.ceil(scaled) - 1 if self.closed == "right" else np.floor(scaled)).astype(np.intp)
+        # Multiplication is right up to rounding; values next to an edge are looked up, which takes far longer.
+        doubtful = np.flatnonzero(np.abs(scaled - nearest) <= 4 * self.bins * np.finfo(confidence.dtype).eps)
+        if len(doubtful):
+            side: Literal["left", "right"] = "left" if self.closed == "right" else "right"
+            slot[doubtful] = np.searchsorted(edges, confidence[doubtful], side=side) - 1
+        return np.clip(slot, 0, self.slots - 1, out=slot)
 
 
 CONVENTIONS: dict[ConventionName, Convention] = {
@@ -85,66 +105,45 @@ class BinTable(NamedTuple):
         return float(((self.samples / self.samples.sum()) @ np.abs(self.gaps) ** norm) ** (1 / norm))
 
 
-def convention_of(convention: ConventionName, bins: int | None) -> tuple[Convention, int]:
-    """The convention with this name, and its number of bins."""
+def convention_of(convention: ConventionName, bins: int | None) -> Convention:
+    """The convention with this name, and with this number of bins if one is given."""
     inputs.check_choice("convention", convention, tuple(CONVENTIONS))
     rule = CONVENTIONS[convention]
-    return rule, rule.bins if bins is None else inputs.check_count("bins", bins)
+    return rule if bins is None else rule._replace(bins=inputs.check_count("bins", bins))
 
 
-def slots_of(confidence: Array, edges: Array, rule: Convention) -> IndexArray:
-    """The bin of each confidence; a confidence of 0 is in the first bin."""
-    count = len(edges) - 1
-    confidence = confidence.astype(edges.dtype, copy=False)
-    scaled = confidence * confidence.dtype.type(count)
-    nearest = np.rint(scaled)
-    slot = (np.ceil(scaled) - 1 if rule.closed == "right" else np.floor(scaled)).astype(np.intp)
-    # Multiplication is right up to rounding; values next to an edge are looked up, which takes far longer.
-    doubtful = np.flatnonzero(np.abs(scaled - nearest) <= 4 * count * np.finfo(confidence.dtype).eps)
-    if len(doubtful):
-        side: Literal["left", "right"] = "left" if rule.closed == "right" else "right"
-        slot[doubtful] = np.searchsorted(edges, confidence[doubtful], side=side) - 1
-    return np.clip(slot, 0, count if rule.last == "extra" else count - 1, out=slot)
-
-
-def bin_sums(
-    confidence: Array, correct: Any, edges: Array, rule: Convention, weight: Array | None = None
-) -> tuple[Array, Array, Array]:
-    """Number of samples, sum of confidences and number of right predictions of each bin, in any order of samples."""
-    slots = len(edges) - 1 + (rule.last == "extra")
+def bin_sums(confidence: Array, correct: Any, rule: Convention, weight: Array | None = None) -> Array:
+    """Number of samples, sum of confidences and number of right ones of each bin: (3, bins)."""
     if weight is not None:
-        slot = slots_of(confidence, edges, rule)
-        sums = np.zeros((3, slots))
-        for row, values in zip(sums, (weight, weight * confidence, weight * correct), strict=True):
-            row += np.bincount(slot, weights=values, minlength=slots)
-        return sums[0], sums[1], sums[2]
-    counts, total = np.zeros((slots, 2), dtype=np.int64), np.zeros(slots)
+        slot = rule.slots_of(confidence)
+        columns = (weight, weight * confidence, weight * correct)
+        return np.stack([np.bincount(slot, values, rule.slots) for values in columns])
+    counts, total = np.zeros((rule.slots, 2), dtype=np.int64), np.zeros(rule.slots)
     for start in range(0, len(confidence), BLOCK):
         block = confidence[start : start + BLOCK]
-        slot = slots_of(block, edges, rule)
-        total += np.bincount(slot, weights=block, minlength=slots)
+        slot = rule.slots_of(block)
+        total += np.bincount(slot, block, rule.slots)
         slot *= 2
         slot += correct[start : start + BLOCK]
-        counts += np.bincount(slot, minlength=2 * slots).reshape(-1, 2)
-    return counts.sum(1).astype(np.float64), total, counts[:, 1].astype(np.float64)
+        counts += np.bincount(slot, minlength=2 * rule.slots).reshape(-1, 2)
+    return np.stack((counts.sum(1), total, counts[:, 1]))
 
 
 def equal_width_bins(given: Predictions, *, bins: int | None = None, convention: ConventionName = "paper") -> BinTable:
     """Samples in bins of equal width, with the arguments of :func:`ece`."""
-    rule, count = convention_of(convention, bins)
-    if (rule, count) not in given.sums:
-        edges = rule.edges_like(given.confidence, count)
-        sums = bin_sums(given.confidence, given.correct, edges, rule, given.weight)
-        given.sums[rule, count] = table_of(edges, *sums)
-    made: BinTable = given.sums[rule, count]
+    rule = convention_of(convention, bins)
+    if rule not in given.sums:
+        sums = bin_sums(given.confidence, given.correct, rule, given.weight)
+        given.sums[rule] = table_of(rule.edges_like(given.confidence), sums)
+    made: BinTable = given.sums[rule]
     return made
 
 
-def table_of(edges: Array, samples: Array, confidence: Array, right: Array) -> BinTable:
+def table_of(edges: Array, sums: Array) -> BinTable:
     """Bins between edges; one of confidence 1 alone has no width."""
-    slots = len(samples)
+    slots = sums.shape[1]
     lower, upper = edges[:slots], np.minimum(np.append(edges, 1.0)[1 : slots + 1], 1.0)
-    return BinTable(lower.astype(np.float64), upper.astype(np.float64), samples, confidence, right)
+    return BinTable(lower.astype(np.float64), upper.astype(np.float64), *sums)
 
 
 def equal_mass_bins(given: Predictions, *, bins: int = MASS_BINS) -> BinTable:
@@ -347,15 +346,14 @@ def classwise_ece(
     are those of :func:`ece` (Kull et al., NeurIPS 2019).
     """
     checked = predictions(data, **keywords)
-    gaps, totals = classwise_gaps(checked, *convention_of(convention, bins))
+    gaps, totals = classwise_gaps(checked, convention_of(convention, bins))
     known = totals > 0  # a label may be ignored everywhere
     return float((np.abs(gaps).sum(1)[known] / totals[known]).mean())
 
 
-def classwise_gaps(given: Predictions, rule: Convention, bins: int) -> tuple[Array, Array]:
+def classwise_gaps(given: Predictions, rule: Convention) -> tuple[Array, Array]:
     """Confidence minus right ones, summed over the samples of each class and bin; and the samples of each class."""
     probabilities, target = given.of_classes("class-wise ECE")
-    edges = rule.edges_like(probabilities, bins)
     gaps, totals = [], []
     for k in range(probabilities.shape[1]):
         if given.task == "multi-label":
@@ -363,7 +361,7 @@ def classwise_gaps(given: Predictions, rule: Convention, bins: int) -> tuple[Arr
             column, happened, weight = label.confidence, label.correct, label.weight
         else:
             column, happened, weight = np.ascontiguousarray(probabilities[:, k]), target == k, given.weight
-        samples, confidence, right = bin_sums(column, happened, edges, rule, weight)
+        samples, confidence, right = bin_sums(column, happened, rule, weight)
         gaps.append(confidence - right)
         totals.append(samples.sum())
     return np.stack(gaps), np.array(totals)
@@ -371,10 +369,9 @@ def classwise_gaps(given: Predictions, rule: Convention, bins: int) -> tuple[Arr
 
 def ece_rows(given: Predictions, bins: int | None, convention: ConventionName) -> RowStatistic:
     """ECE of each row of residuals: ties of one bin are adjacent."""
-    rule, count = convention_of(convention, bins)
     # Edges are compared in the dtype of the given confidences.
     confidence = given.ties.confidence.astype(given.confidence.dtype)
-    slot = slots_of(confidence, rule.edges_like(confidence, count), rule)
+    slot = convention_of(convention, bins).slots_of(confidence)
     starts = np.flatnonzero(np.diff(slot, prepend=-1))
 
     def value(residual: Array) -> Array:

@@ -135,7 +135,7 @@ def metrics_table(bins: int | None = None, convention: ConventionName = "paper")
         bins: Number of bins of the binned metrics; by default the convention's, or 15 of equal mass.
         convention: Convention of the bins of equal width.
     """
-    rule, count = binned.convention_of(convention, bins)
+    rule = binned.convention_of(convention, bins)
     mass = binned.MASS_BINS if bins is None else bins
     widths: dict[str, Any] = {"bins": bins, "convention": convention}
     entries = (
@@ -154,7 +154,7 @@ def metrics_table(bins: int | None = None, convention: ConventionName = "paper")
             remark=_share_of_positives,
         ),
         Metric(
-            "ece", partial(binned.ece, **widths), "ECE", "%", f"{convention}: {rule.describe(count)}",
+            "ece", partial(binned.ece, **widths), "ECE", "%", f"{convention}: {rule.describe()}",
             "Distance between confidence and accuracy in bins of confidence, averaged over samples. It depends on the "
             "bins: compare values of one convention only.",
             rows=partial(binned.ece_rows, **widths),

@@ -72,9 +72,8 @@ class _Binned(StreamingMetric):
 
     def __init__(self, rows: int, bins: int | None, convention: ConventionName, takes: Takes, options: Any) -> None:
         super().__init__(takes, **options)
-        self.rule, self.bins = convention_of(convention, bins)
-        slots = self.bins + (self.rule.last == "extra")
-        self.add_state("sums", torch.zeros(rows, slots, dtype=torch.float64), dist_reduce_fx="sum")
+        self.rule = convention_of(convention, bins)
+        self.add_state("sums", torch.zeros(rows, self.rule.slots, dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("samples", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def add_sums(self, sums: Array, samples: int) -> None:
@@ -118,14 +117,11 @@ class StreamingECE(_Binned):
     def update(self, first: Tensor, second: Tensor) -> None:
         """Add a batch."""
         data = self.batch(first, second)
-        edges = self.rule.edges_like(data.confidence, self.bins)
-        self.add_sums(np.stack(bin_sums(data.confidence, data.correct, edges, self.rule)), len(data))
+        self.add_sums(bin_sums(data.confidence, data.correct, self.rule), len(data))
 
     def table(self) -> BinTable:
         """The bins so far."""
-        edges = self.rule.edges_like(np.zeros(0), self.bins)
-        samples, confidence, right = self.sums.cpu().numpy()
-        return table_of(edges, samples, confidence, right)
+        return table_of(self.rule.edges_like(np.zeros(0)), self.sums.cpu().numpy())
 
     def compute(self) -> Tensor:
         """ECE of all batches; NaN before the first."""
@@ -166,7 +162,7 @@ class StreamingClasswiseECE(_Binned):
         data = self.batch(first, second)
         if data.classes != len(self.sums):
             raise ValueError(f"expected {len(self.sums)} classes, got {data.classes}")
-        gaps, _ = classwise_gaps(data, self.rule, self.bins)
+        gaps, _ = classwise_gaps(data, self.rule)
         self.add_sums(gaps, len(data))
 
     def compute(self) -> Tensor:
