@@ -88,7 +88,8 @@ def esd_jackknife(given: Predictions) -> Jackknife:
     without = total - own - 2 * d * (above - d * (heavier - 1))
     # Pairs of samples; each counts by the share of samples at or above both.
     chance = w * rows.variance
-    pairs = 2 * float(((heavier / n) ** 2 * (chance * (chance.cumsum() - chance) + rows.of_same)).sum())
+    of_same_row = np.maximum(w * (w - 1) / 2, 0) * rows.variance**2
+    pairs = 2 * float(((heavier / n) ** 2 * (chance * (chance.cumsum() - chance) + of_same_row)).sum())
     biased = float((w * below**2).sum()) / (n * (n - 1) ** 2)
     values = total / (n * (n - 1) * (n - 2)), without / ((n - 1) * (n - 2) * (n - 3))
     return rows.result(*values, rows.least_spread(pairs, biased), biased)
@@ -151,11 +152,6 @@ class _JackknifeRows(SortedRows):
     def variance(self) -> Array:
         """Variance of the correctness of a calibrated sample."""
         return self.confidence * (1 - self.confidence)
-
-    @property
-    def of_same(self) -> Array:
-        """Products of the variances of two samples of one row, half of their number."""
-        return np.maximum(self.weight * (self.weight - 1) / 2, 0) * self.variance**2
 
     @property
     def unseen(self) -> float:
