@@ -172,19 +172,20 @@ class _EqualMass:
     """Samples in order of confidence, or with weights their ties, ready to be cut into any number of bins."""
 
     def __init__(self, given: Predictions) -> None:
-        # Number of samples, and of right ones, before each place where the order can be cut.
-        self.samples: Marks
+        # Number of right ones before each place where the order can be cut; and of samples, if it is not the place.
         self.right: Marks
         if given.weight is None:
             self.keys: Keys | None = given.keys
-            self.samples = np.arange(len(given) + 1, dtype=np.uint32)
+            self.total = float(len(given))
             self.right = np.zeros(len(given) + 1, dtype=np.uint32)
-            np.cumsum(given.keys.astype(np.uint32) & np.uint32(1), out=self.right[1:])  # the last bit is correctness
+            last_bits = given.keys.astype(np.uint32, copy=False) & np.uint32(1)
+            np.cumsum(last_bits, out=self.right[1:])
             self.whole = True
         else:
             self.keys = None
             self.confidence, samples, right = given.ties
             self.samples, self.right = (np.append(0.0, each.cumsum()) for each in (samples, right))
+            self.total = float(self.samples[-1])
             self.whole = bool((given.weight == np.rint(given.weight)).all())
 
     @cached_property
@@ -196,27 +197,32 @@ class _EqualMass:
 
     def cuts(self, bins: int) -> IndexArray:
         """Where the bins begin and end."""
-        total, inside = self.samples[-1], np.arange(1, bins)
+        inside = np.arange(1, bins)
         if self.whole:
-            size, larger = divmod(total, bins)
+            size, larger = divmod(self.total, bins)
             wanted = inside * size + np.minimum(inside, larger)  # the first few bins hold one more
         else:
-            wanted = inside * (total / bins)  # equal shares, whatever the scale of the weights
-        places = np.searchsorted(self.samples, wanted.astype(self.samples.dtype))
-        if self.keys is not None:
-            places = ends_of_ties(self.keys, places)
-        return np.unique(np.concatenate(([0], places, [len(self.samples) - 1])))
+            wanted = inside * (self.total / bins)  # equal shares, whatever the scale of the weights
+        if self.keys is None:
+            places = np.searchsorted(self.samples, wanted)
+        else:
+            places = ends_of_ties(self.keys, wanted.astype(np.intp))
+        return np.unique(np.concatenate(([0], places, [len(self.right) - 1])))
+
+    def samples_of(self, cuts: IndexArray) -> Array:
+        """Number of samples between cuts."""
+        return np.diff(self.samples[cuts] if self.keys is None else cuts).astype(np.float64)
 
     def accuracy(self, bins: int) -> Array:
         """Accuracy of each bin."""
         cuts = self.cuts(bins)
-        accuracy: Array = np.diff(self.right[cuts]) / np.diff(self.samples[cuts])
+        accuracy: Array = np.diff(self.right[cuts]) / self.samples_of(cuts)
         return accuracy
 
     def table(self, bins: int) -> BinTable:
         """The bins."""
         cuts = self.cuts(bins)
-        samples, right = (np.diff(each[cuts]).astype(np.float64) for each in (self.samples, self.right))
+        samples, right = self.samples_of(cuts), np.diff(self.right[cuts]).astype(np.float64)
         lower, upper, sums = np.zeros((3, len(samples)))
         confidence: Array
         for place, (start, stop) in enumerate(pairwise(cuts)):
