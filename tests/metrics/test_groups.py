@@ -57,7 +57,6 @@ def test_small_groups_are_listed_not_judged() -> None:
     found = metrics.calibration_by_group(RISK, EVENT, groups=groups)
     assert [group.name for group in found.groups] == ["large"]
     assert found.too_small == {"tiny": 20}
-    assert "fewer than 30 samples: tiny (20)" in str(found)
     with pytest.raises(ValueError, match="of 300 groups"):
         metrics.calibration_by_group(RISK[:300], EVENT[:300], groups=np.arange(300))
 

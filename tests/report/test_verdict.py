@@ -130,7 +130,7 @@ def test_a_class_has_its_name_which_is_cut_if_it_is_long(name: str, shown: str) 
 @pytest.fixture(scope="module")
 def rejected() -> Audit:
     found = report.audit("model", confidences((0.9, 0.75, 250), (0.7, 0.5, 250)), draws=50)
-    assert found.test.rejected()
+    assert found.test.rejected
     return found
 
 

@@ -7,29 +7,27 @@ batch are in :mod:`calibrant.metrics.streaming`, those of predictions beyond mem
 
 from calibrant.inputs import InputWarning
 from calibrant.metrics.binned import classwise_ece, debiased_l2, ece, ece_sweep, equal_mass_ece, mce
-from calibrant.metrics.change import calibration_change, calibration_over_time
 from calibrant.metrics.closed_form import calibration_line, closed_form_test
-from calibrant.metrics.cumulative import esd, ks_error
-from calibrant.metrics.decomposition import (
+from calibrant.metrics.evaluate import evaluate
+from calibrant.metrics.groups import calibration_by_group, calibration_change, calibration_over_time
+from calibrant.metrics.intervals import compare, confidence_interval, equivalence
+from calibrant.metrics.predictions import Predictions, predictions
+from calibrant.metrics.proper import (
+    accuracy,
+    aurc,
+    brier,
     brier_discrimination,
     brier_miscalibration,
+    brier_top,
     brier_uncertainty,
     decomposition,
+    gap,
+    log_loss,
+    mean_confidence,
 )
-from calibrant.metrics.evaluate import evaluate
-from calibrant.metrics.groups import calibration_by_group
-from calibrant.metrics.intervals import compare, confidence_interval, equivalence
-from calibrant.metrics.kernel import mmce_unbiased, skce
-from calibrant.metrics.predictions import Predictions, predictions
-from calibrant.metrics.proper import accuracy, aurc, brier, brier_top, gap, log_loss, mean_confidence
-from calibrant.metrics.sets import (
-    coverage,
-    group_coverage,
-    mean_set_size,
-    size_stratified_coverage,
-)
-from calibrant.metrics.smooth import integrated_calibration_index, smooth_ece
+from calibrant.metrics.sets import coverage, group_coverage, mean_set_size, size_stratified_coverage
 from calibrant.metrics.tests import calibration_test, judge
+from calibrant.metrics.unbinned import esd, integrated_calibration_index, ks_error, mmce_unbiased, skce, smooth_ece
 
 __all__ = [
     "InputWarning",

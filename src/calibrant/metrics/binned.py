@@ -8,16 +8,13 @@ from typing import Any, Literal, NamedTuple, Unpack
 import numpy as np
 
 from calibrant import inputs
-from calibrant.frames import Array, IndexArray
-from calibrant.metrics.cumulative import RowStatistic
+from calibrant.frames import Array, IndexArray, Marks
 from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions
-from calibrant.metrics.ties import BLOCK, Keys, Ties, ends_of_ties
+from calibrant.metrics.ties import BLOCK, Keys, RowStatistic, confidence_of, ends_of_ties
 
 # Default number of equal-mass bins, and the most that ECE-sweep tries.
 MASS_BINS = 15
 MOST_SWEPT = 4096
-# Samples between two marks of running counts; a block holds a whole number of strides.
-STRIDE = 64
 ConventionName = Literal["paper", "guo", "torchmetrics", "netcal"]
 
 
@@ -29,12 +26,17 @@ class Convention(NamedTuple):
     last: Literal["closed", "extra"]
     edges: Literal["quotients", "torch-linspace", "numpy-linspace"]
 
-    def describe(self, bins: int) -> str:
+    def describe(self) -> str:
         """The convention in a few words, to show next to a number."""
         sides = "(lo, hi]" if self.closed == "right" else "[lo, hi)"
-        return f"{bins} bins {sides}" + (", 1 separate" if self.last == "extra" else "")
+        return f"{self.bins} bins {sides}" + (", 1 separate" if self.last == "extra" else "")
 
-    def edges_like(self, confidence: Array, bins: int) -> Array:
+    @property
+    def slots(self) -> int:
+        """Number of bins, with a separate one for a confidence of 1."""
+        return self.bins + (self.last == "extra")
+
+    def edges_like(self, confidence: Array) -> Array:
         """The edges, in the dtype in which confidences are compared.
 
         Our edges are rounded like the confidences, so that a confidence of k/bins is on the edge, not next to it.
@@ -42,11 +44,26 @@ class Convention(NamedTuple):
         """
         if self.edges == "torch-linspace":
             # torch takes steps of a float32 from either end to the middle, and rounds once.
-            step, place = np.float64(np.float32(1) / np.float32(bins)), np.arange(bins + 1)
-            return np.where(place < (bins + 1) // 2, step * place, 1 - step * (bins - place)).astype(np.float32)
+            step, place = np.float64(np.float32(1) / np.float32(self.bins)), np.arange(self.bins + 1)
+            first_half = place < (self.bins + 1) // 2
+            return np.where(first_half, step * place, 1 - step * (self.bins - place)).astype(np.float32)
         if self.edges == "numpy-linspace":
-            return np.linspace(0, 1, bins + 1)
-        return (np.arange(bins + 1) / bins).astype(confidence.dtype)
+            return np.linspace(0, 1, self.bins + 1)
+        return (np.arange(self.bins + 1) / self.bins).astype(confidence.dtype)
+
+    def slots_of(self, confidence: Array) -> IndexArray:
+        """The bin of each confidence; a confidence of 0 is in the first bin."""
+        edges = self.edges_like(confidence)
+        confidence = confidence.astype(edges.dtype, copy=False)
+        scaled = confidence * confidence.dtype.type(self.bins)
+        nearest = np.rint(scaled)
+        slot = (np.ceil(scaled) - 1 if self.closed == "right" else np.floor(scaled)).astype(np.intp)
+        # Multiplication is right up to rounding; values next to an edge are looked up, which takes far longer.
+        doubtful = np.flatnonzero(np.abs(scaled - nearest) <= 4 * self.bins * np.finfo(confidence.dtype).eps)
+        if len(doubtful):
+            side: Literal["left", "right"] = "left" if self.closed == "right" else "right"
+            slot[doubtful] = np.searchsorted(edges, confidence[doubtful], side=side) - 1
+        return np.clip(slot, 0, self.slots - 1, out=slot)
 
 
 CONVENTIONS: dict[ConventionName, Convention] = {
@@ -88,88 +105,58 @@ class BinTable(NamedTuple):
         return float(((self.samples / self.samples.sum()) @ np.abs(self.gaps) ** norm) ** (1 / norm))
 
 
-def convention_of(convention: ConventionName, bins: int | None) -> tuple[Convention, int]:
-    """The convention with this name, and its number of bins."""
+def convention_of(convention: ConventionName, bins: int | None) -> Convention:
+    """The convention with this name, and with this number of bins if one is given."""
     inputs.check_choice("convention", convention, tuple(CONVENTIONS))
     rule = CONVENTIONS[convention]
-    return rule, rule.bins if bins is None else inputs.check_count("bins", bins)
+    return rule if bins is None else rule._replace(bins=inputs.check_count("bins", bins))
 
 
-def slots_of(confidence: Array, edges: Array, rule: Convention) -> IndexArray:
-    """The bin of each confidence; a confidence of 0 is in the first bin."""
-    count = len(edges) - 1
-    confidence = confidence.astype(edges.dtype, copy=False)
-    scaled = confidence * confidence.dtype.type(count)
-    nearest = np.rint(scaled)
-    slot = (np.ceil(scaled) - 1 if rule.closed == "right" else np.floor(scaled)).astype(np.intp)
-    # Multiplication is right up to rounding; values next to an edge are looked up, which takes far longer.
-    doubtful = np.flatnonzero(np.abs(scaled - nearest) <= 4 * count * np.finfo(confidence.dtype).eps)
-    if len(doubtful):
-        side: Literal["left", "right"] = "left" if rule.closed == "right" else "right"
-        slot[doubtful] = np.searchsorted(edges, confidence[doubtful], side=side) - 1
-    return np.clip(slot, 0, count if rule.last == "extra" else count - 1, out=slot)
-
-
-def bin_sums(
-    confidence: Array, correct: Any, edges: Array, rule: Convention, weight: Array | None = None
-) -> tuple[Array, Array, Array]:
-    """Number of samples, sum of confidences and number of right predictions of each bin, in any order of samples."""
-    slots = len(edges) - 1 + (rule.last == "extra")
+def bin_sums(confidence: Array, correct: Any, rule: Convention, weight: Array | None = None) -> Array:
+    """Number of samples, sum of confidences and number of right ones of each bin: (3, bins)."""
     if weight is not None:
-        slot = slots_of(confidence, edges, rule)
-        sums = np.zeros((3, slots))
-        for row, values in zip(sums, (weight, weight * confidence, weight * correct), strict=True):
-            row += np.bincount(slot, weights=values, minlength=slots)
-        return sums[0], sums[1], sums[2]
-    counts, total = np.zeros((slots, 2), dtype=np.int64), np.zeros(slots)
+        slot = rule.slots_of(confidence)
+        columns = (weight, weight * confidence, weight * correct)
+        return np.stack([np.bincount(slot, values, rule.slots) for values in columns])
+    counts, total = np.zeros((rule.slots, 2), dtype=np.int64), np.zeros(rule.slots)
     for start in range(0, len(confidence), BLOCK):
         block = confidence[start : start + BLOCK]
-        slot = slots_of(block, edges, rule)
-        total += np.bincount(slot, weights=block, minlength=slots)
+        slot = rule.slots_of(block)
+        total += np.bincount(slot, block, rule.slots)
         slot *= 2
         slot += correct[start : start + BLOCK]
-        counts += np.bincount(slot, minlength=2 * slots).reshape(-1, 2)
-    return counts.sum(1).astype(np.float64), total, counts[:, 1].astype(np.float64)
+        counts += np.bincount(slot, minlength=2 * rule.slots).reshape(-1, 2)
+    return np.stack((counts.sum(1), total, counts[:, 1]))
 
 
 def equal_width_bins(given: Predictions, *, bins: int | None = None, convention: ConventionName = "paper") -> BinTable:
-    """Sort samples into bins of equal width.
-
-    Args:
-        given: Checked predictions.
-        bins: Number of bins; by default the convention's.
-        convention: As in :func:`ece`.
-    """
-    rule, count = convention_of(convention, bins)
-    if (rule, count) not in given.sums:
-        edges = rule.edges_like(given.confidence, count)
-        sums = bin_sums(given.confidence, given.correct, edges, rule, given.weight)
-        given.sums[rule, count] = table_of(edges, *sums)
-    made: BinTable = given.sums[rule, count]
+    """Samples in bins of equal width, with the arguments of :func:`ece`."""
+    rule = convention_of(convention, bins)
+    if rule not in given.sums:
+        sums = bin_sums(given.confidence, given.correct, rule, given.weight)
+        given.sums[rule] = table_of(rule.edges_like(given.confidence), sums)
+    made: BinTable = given.sums[rule]
     return made
 
 
-def table_of(edges: Array, samples: Array, confidence: Array, right: Array) -> BinTable:
+def table_of(edges: Array, sums: Array) -> BinTable:
     """Bins between edges; one of confidence 1 alone has no width."""
-    slots = len(samples)
+    slots = sums.shape[1]
     lower, upper = edges[:slots], np.minimum(np.append(edges, 1.0)[1 : slots + 1], 1.0)
-    return BinTable(lower.astype(np.float64), upper.astype(np.float64), samples, confidence, right)
+    return BinTable(lower.astype(np.float64), upper.astype(np.float64), *sums)
 
 
 def equal_mass_bins(given: Predictions, *, bins: int = MASS_BINS) -> BinTable:
-    """Sort samples into bins that hold the same number of them, as nearly as ties allow.
+    """Samples in bins that hold the same number of them, as nearly as ties allow.
 
-    Args:
-        given: Checked predictions.
-        bins: Number of bins; the result has fewer if there are too few samples or too many ties: samples of equal
-            confidence stay together in the bin that the first of them belongs to.
+    Samples of equal confidence stay together in the bin that the first of them belongs to, so there may be fewer bins.
     """
-    return _equal_mass(given).table(inputs.check_count("bins", bins))
+    return given.once(_EqualMass).table(inputs.check_count("bins", bins))
 
 
 def swept_bins(given: Predictions) -> BinTable:
     """The bins of equal mass that :func:`ece_sweep` chooses."""
-    mass = _equal_mass(given)
+    mass = given.once(_EqualMass)
     best = 1
     for bins in range(2, int(min(given.total, MOST_SWEPT)) + 1):
         accuracy = mass.accuracy(bins)
@@ -181,105 +168,72 @@ def swept_bins(given: Predictions) -> BinTable:
     return mass.table(best)
 
 
-def _equal_mass(given: Predictions) -> "_EqualMassOfKeys | _EqualMassOfTies":
-    """The samples, ready to be cut into any number of bins."""
-    made: _EqualMassOfKeys | _EqualMassOfTies | None = given.sums.get(_EqualMassOfKeys)
-    if made is None:
-        weight = given.weight
-        made = _EqualMassOfKeys(given.keys) if weight is None else _EqualMassOfTies(given.ties, weight)
-        given.sums[_EqualMassOfKeys] = made
-    return made
+class _EqualMass:
+    """Samples in order of confidence, or with weights their ties, ready to be cut into any number of bins."""
 
-
-class _EqualMassOfKeys:
-    """Sorted keys, and the number of right ones before every 64th: no other array is as long as the keys."""
-
-    def __init__(self, keys: Keys) -> None:
-        self.keys = keys
-        self.marks = np.zeros(len(keys) // STRIDE + 1, dtype=np.int64)
-        for start in range(0, len(keys), BLOCK):
-            block = keys[start : start + BLOCK] & keys.dtype.type(1)
-            counts = block[: len(block) // STRIDE * STRIDE].reshape(-1, STRIDE).sum(1)
-            self.marks[start // STRIDE + 1 :][: len(counts)] = counts
-        np.cumsum(self.marks, out=self.marks)
+    def __init__(self, given: Predictions) -> None:
+        # Number of right ones before each place where the order can be cut; and of samples, if it is not the place.
+        self.right: Marks
+        if given.weight is None:
+            self.keys: Keys | None = given.keys
+            self.total = float(len(given))
+            self.right = np.zeros(len(given) + 1, dtype=np.uint32)
+            last_bits = given.keys.astype(np.uint32, copy=False) & np.uint32(1)
+            np.cumsum(last_bits, out=self.right[1:])
+            self.whole = True
+        else:
+            self.keys = None
+            self.confidence, samples, right = given.ties
+            self.samples, self.right = (np.append(0.0, each.cumsum()) for each in (samples, right))
+            self.total = float(self.samples[-1])
+            self.whole = bool((given.weight == np.rint(given.weight)).all())
 
     @cached_property
     def most(self) -> int:
         """Number of groups of ties."""
-        starts = range(0, len(self.keys), BLOCK)
-        blocks = (self.keys[at : at + BLOCK + 1] for at in starts)
-        return 1 + sum(int(np.count_nonzero((block[1:] ^ block[:-1]) > 1)) for block in blocks)
-
-    def right(self, cuts: IndexArray) -> IndexArray:
-        """Number of right samples before each cut."""
-        stride, rest = np.divmod(cuts, STRIDE)
-        places = np.minimum(stride[:, np.newaxis] * STRIDE + np.arange(STRIDE), len(self.keys) - 1)
-        found = (self.keys[places] & self.keys.dtype.type(1)).astype(bool)
-        found &= np.arange(STRIDE) < rest[:, np.newaxis]
-        before: IndexArray = self.marks[stride] + found.sum(1)
-        return before
+        if self.keys is None:
+            return len(self.confidence)
+        return 1 + int(np.count_nonzero((self.keys[1:] ^ self.keys[:-1]) > 1))
 
     def cuts(self, bins: int) -> IndexArray:
         """Where the bins begin and end."""
-        inside = ends_of_ties(self.keys, _even_cuts(len(self.keys), bins).astype(np.intp))
-        return np.unique(np.concatenate(([0], inside, [len(self.keys)])))
+        inside = np.arange(1, bins)
+        if self.whole:
+            size, larger = divmod(self.total, bins)
+            wanted = inside * size + np.minimum(inside, larger)  # the first few bins hold one more
+        else:
+            wanted = inside * (self.total / bins)  # equal shares, whatever the scale of the weights
+        if self.keys is None:
+            places = np.searchsorted(self.samples, wanted)
+        else:
+            places = ends_of_ties(self.keys, wanted.astype(np.intp))
+        return np.unique(np.concatenate(([0], places, [len(self.right) - 1])))
+
+    def samples_of(self, cuts: IndexArray) -> Array:
+        """Number of samples between cuts."""
+        return np.diff(self.samples[cuts] if self.keys is None else cuts).astype(np.float64)
 
     def accuracy(self, bins: int) -> Array:
         """Accuracy of each bin."""
         cuts = self.cuts(bins)
-        accuracy: Array = np.diff(self.right(cuts)) / np.diff(cuts)
+        accuracy: Array = np.diff(self.right[cuts]) / self.samples_of(cuts)
         return accuracy
 
     def table(self, bins: int) -> BinTable:
         """The bins."""
         cuts = self.cuts(bins)
-        sums = [
-            sum(float(self._values(self.keys[at : min(at + BLOCK, stop)]).sum()) for at in range(start, stop, BLOCK))
-            for start, stop in pairwise(cuts)
-        ]
-        ends = self._values(self.keys[np.stack((cuts[:-1], cuts[1:] - 1))])
-        samples, right = np.diff(cuts).astype(np.float64), np.diff(self.right(cuts)).astype(np.float64)
-        return BinTable(ends[0], ends[1], samples, np.array(sums), right)
-
-    def _values(self, keys: Keys) -> Array:
-        kind = np.float32 if keys.dtype == np.uint32 else np.float64
-        return (keys >> keys.dtype.type(1)).view(kind).astype(np.float64)
-
-
-class _EqualMassOfTies:
-    """Ties of samples with weights, and their running sums."""
-
-    def __init__(self, ties: Ties, weight: Array) -> None:
-        self.confidence, samples, right = ties
-        self.whole = bool((weight == np.rint(weight)).all())
-        self.most = len(samples)
-        self.sums = np.zeros((3, self.most + 1))
-        np.cumsum([samples, samples * self.confidence, right], axis=1, out=self.sums[:, 1:])
-
-    def cuts(self, bins: int) -> IndexArray:
-        """Where the bins begin and end among the ties."""
-        samples = self.sums[0]
-        # Whole-number weights count as repeated samples. Others are cut into equal shares, whatever their scale.
-        inside = _even_cuts(samples[-1], bins) if self.whole else np.arange(1, bins) * (samples[-1] / bins)
-        return np.unique(np.concatenate(([0], np.searchsorted(samples, inside), [self.most])))
-
-    def accuracy(self, bins: int) -> Array:
-        """Accuracy of each bin."""
-        samples, _, right = np.diff(self.sums[:, self.cuts(bins)])
-        accuracy: Array = right / samples
-        return accuracy
-
-    def table(self, bins: int) -> BinTable:
-        """The bins."""
-        cuts = self.cuts(bins)
-        return BinTable(self.confidence[cuts[:-1]], self.confidence[cuts[1:] - 1], *np.diff(self.sums[:, cuts]))
-
-
-def _even_cuts(samples: float, bins: int) -> Array:
-    """Cuts between bins of equally many samples; the first few hold one more."""
-    size, larger = divmod(samples, bins)
-    cut = np.arange(1, bins)
-    return cut * size + np.minimum(cut, larger)
+        samples, right = self.samples_of(cuts), np.diff(self.right[cuts]).astype(np.float64)
+        lower, upper, sums = np.zeros((3, len(samples)))
+        confidence: Array
+        for place, (start, stop) in enumerate(pairwise(cuts)):
+            if self.keys is None:
+                confidence = self.confidence[start:stop]
+                sums[place] = np.diff(self.samples[start : stop + 1]) @ confidence
+            else:
+                confidence = confidence_of(self.keys[start:stop])
+                sums[place] = confidence.sum()
+            lower[place], upper[place] = confidence[0], confidence[-1]
+        return BinTable(lower, upper, samples, sums, right)
 
 
 def ece(
@@ -291,7 +245,7 @@ def ece(
     norm: float = 1.0,
     **keywords: Unpack[Keywords],
 ) -> float:
-    r"""Expected calibration error (ECE) with bins of equal width.
+    r"""Expected calibration error (ECE) with bins of equal width (Naeini et al., AAAI 2015; Guo et al., ICML 2017).
 
     .. math:: \mathrm{ECE} = \sum_m \frac{n_m}{N} |\mathrm{acc}_m - \mathrm{conf}_m|
 
@@ -309,16 +263,9 @@ def ece(
     never has it, but a class may, and class-wise ECE would not count it.
 
     Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
-        correct: 1 or True where the prediction is right, same shape.
         bins: Number of bins; by default the convention's.
-        convention: See above.
+        convention: One of these.
         norm: Exponent p of :math:`(\sum_m n_m/N\,|\mathrm{gap}_m|^p)^{1/p}`; infinity for :func:`mce`.
-        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
-
-    References:
-        Naeini, Cooper, Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning",
-        AAAI 2015; Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
 
     Example:
         >>> from calibrant import metrics
@@ -326,7 +273,7 @@ def ece(
         0.5
     """
     inputs.check_range("norm", norm, low=1, high=math.inf)
-    data = predictions(confidence, correct, name="ECE", **keywords)
+    data = predictions(confidence, correct, **keywords)
     return equal_width_bins(data, bins=bins, convention=convention).error(norm)
 
 
@@ -337,27 +284,11 @@ def mce(
     convention: ConventionName = "paper",
     **keywords: Unpack[Keywords],
 ) -> float:
-    """Maximum calibration error (MCE): the largest gap of a bin that is not empty.
+    """Maximum calibration error (MCE): the largest gap of a bin that is not empty, with the bins of :func:`ece`.
 
     One sample in a bin can decide it: check the counts (:func:`calibrant.metrics.binned.equal_width_bins`) first.
-
-    Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
-        correct: 1 or True where the prediction is right, same shape.
-        bins: Number of bins; by default the convention's.
-        convention: As in :func:`ece`.
-        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
-
-    References:
-        Naeini, Cooper, Hauskrecht, AAAI 2015.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> round(metrics.mce([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
-        0.8
     """
-    data = predictions(confidence, correct, name="MCE", **keywords)
-    return equal_width_bins(data, bins=bins, convention=convention).error(math.inf)
+    return ece(confidence, correct, bins, convention, norm=math.inf, **keywords)
 
 
 def equal_mass_ece(
@@ -365,22 +296,9 @@ def equal_mass_ece(
 ) -> float:
     """ECE with bins of equal mass ("adaptive" ECE): sorted samples cut into chunks of the same length.
 
-    Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
-        correct: 1 or True where the prediction is right, same shape.
-        bins: Number of bins; samples of equal confidence stay together.
-        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
-
-    References:
-        Nguyen, O'Connor, "Posterior calibration and exploratory analysis for natural language processing
-        models", EMNLP 2015.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> round(metrics.equal_mass_ece([0.9, 0.8, 0.6, 0.7], [1, 0, 1, 0], bins=2), 4)
-        0.25
+    Samples of equal confidence stay together (Nguyen, O'Connor, EMNLP 2015).
     """
-    return equal_mass_bins(predictions(confidence, correct, name="ECE", **keywords), bins=bins).error()
+    return equal_mass_bins(predictions(confidence, correct, **keywords), bins=bins).error()
 
 
 def debiased_l2(
@@ -391,7 +309,7 @@ def debiased_l2(
     squared: bool = False,
     **keywords: Unpack[Keywords],
 ) -> float:
-    r"""Debiased L2 calibration error with bins of equal mass.
+    r"""Debiased L2 calibration error with bins of equal mass (Kumar, Liang, Ma, NeurIPS 2019).
 
     .. math:: \sum_m \frac{n_m}{N} \Big[(\bar c_m - \bar z_m)^2 - \frac{\bar c_m (1 - \bar c_m)}{n_m - 1}\Big],
 
@@ -399,21 +317,10 @@ def debiased_l2(
     one sample count as 0.
 
     Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``.
-        correct: 1 or True where the prediction is right, same shape.
         bins: Number of bins.
         squared: Return the sum itself, without clipping and square root; it may be negative.
-        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
-
-    References:
-        Kumar, Liang, Ma, "Verified Uncertainty Calibration", NeurIPS 2019.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> round(metrics.debiased_l2([0.9, 0.8, 0.6, 0.7], [0, 0, 0, 1], bins=2), 4)
-        0.4975
     """
-    table = equal_mass_bins(predictions(confidence, correct, name="the debiased L2 error", **keywords), bins=bins)
+    table = equal_mass_bins(predictions(confidence, correct, **keywords), bins=bins)
     accuracy = table.right / table.samples
     several = table.samples > 1
     terms = table.gaps**2 - accuracy * (1 - accuracy) / np.where(several, table.samples - 1, 1)
@@ -422,21 +329,13 @@ def debiased_l2(
 
 
 def ece_sweep(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
-    """ECE with the largest number of equal-mass bins whose accuracies are in ascending order.
+    """ECE with the largest number of equal-mass bins whose accuracies ascend (Roelofs et al., AISTATS 2022).
 
     The number of bins rises from 2 until accuracy first falls from one bin to the next; the number before that is used,
     or a single bin if 2 already fail. It stops at 4,096: if accuracy never falls, as when every sample is right, more
     bins would hardly change the value.
-
-    References:
-        Roelofs, Cain, Shlens, Mozer, "Mitigating Bias in Calibration Error Estimation", AISTATS 2022.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> round(metrics.ece_sweep([0.6, 0.7, 0.8, 0.9], [0, 1, 0, 1]), 4)
-        0.25
     """
-    return swept_bins(predictions(confidence, correct, name="ECE-sweep", **keywords)).error()
+    return predictions(confidence, correct, **keywords).once(swept_bins).error()
 
 
 def classwise_ece(
@@ -449,32 +348,18 @@ def classwise_ece(
 ) -> float:
     r"""Class-wise ECE: the mean over classes of the ECE of :math:`p_k` against :math:`1[y = k]`.
 
-    With several labels per sample, the mean over labels of the ECE of :math:`p_k` against whether label k applies.
-
-    Args:
-        data: Checked predictions, in place of the keywords.
-        bins: Number of bins; by default the convention's.
-        convention: As in :func:`calibrant.metrics.ece`.
-        **keywords: ``logits=`` or ``probabilities=``, ``(N, C)`` or binary, and ``target=``.
-
-    References:
-        Kull, Perello-Nieto, Kängsepp, Silva Filho, Song, Flach, "Beyond temperature scaling", NeurIPS 2019.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> round(metrics.classwise_ece(probabilities=[[0.9, 0.1], [0.2, 0.8]], target=[0, 1]), 4)
-        0.15
+    With several labels per sample, the mean over labels of the ECE of :math:`p_k` against whether label k applies. Bins
+    are those of :func:`ece` (Kull et al., NeurIPS 2019).
     """
-    checked = predictions(data, name="class-wise ECE", **keywords)
-    gaps, totals = classwise_gaps(checked, *convention_of(convention, bins))
+    checked = predictions(data, **keywords)
+    gaps, totals = classwise_gaps(checked, convention_of(convention, bins))
     known = totals > 0  # a label may be ignored everywhere
     return float((np.abs(gaps).sum(1)[known] / totals[known]).mean())
 
 
-def classwise_gaps(given: Predictions, rule: Convention, bins: int) -> tuple[Array, Array]:
+def classwise_gaps(given: Predictions, rule: Convention) -> tuple[Array, Array]:
     """Confidence minus right ones, summed over the samples of each class and bin; and the samples of each class."""
     probabilities, target = given.of_classes("class-wise ECE")
-    edges = rule.edges_like(probabilities, bins)
     gaps, totals = [], []
     for k in range(probabilities.shape[1]):
         if given.task == "multi-label":
@@ -482,7 +367,7 @@ def classwise_gaps(given: Predictions, rule: Convention, bins: int) -> tuple[Arr
             column, happened, weight = label.confidence, label.correct, label.weight
         else:
             column, happened, weight = np.ascontiguousarray(probabilities[:, k]), target == k, given.weight
-        samples, confidence, right = bin_sums(column, happened, edges, rule, weight)
+        samples, confidence, right = bin_sums(column, happened, rule, weight)
         gaps.append(confidence - right)
         totals.append(samples.sum())
     return np.stack(gaps), np.array(totals)
@@ -490,10 +375,9 @@ def classwise_gaps(given: Predictions, rule: Convention, bins: int) -> tuple[Arr
 
 def ece_rows(given: Predictions, bins: int | None, convention: ConventionName) -> RowStatistic:
     """ECE of each row of residuals: ties of one bin are adjacent."""
-    rule, count = convention_of(convention, bins)
     # Edges are compared in the dtype of the given confidences.
     confidence = given.ties.confidence.astype(given.confidence.dtype)
-    slot = slots_of(confidence, rule.edges_like(confidence, count), rule)
+    slot = convention_of(convention, bins).slots_of(confidence)
     starts = np.flatnonzero(np.diff(slot, prepend=-1))
 
     def value(residual: Array) -> Array:

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from calibrant import frames
+from calibrant.inputs import counted
 from calibrant.metrics.binned import ConventionName
-from calibrant.metrics.cumulative import CumulativeSums
-from calibrant.metrics.decomposition import IsotonicPools
-from calibrant.metrics.kernel import Laplace
 from calibrant.metrics.predictions import Confidence, Correct, Keywords, Task, predictions
-from calibrant.metrics.proper import RiskCoverage
+from calibrant.metrics.proper import IsotonicPools, RiskCoverage
 from calibrant.metrics.registry import described, for_task, metrics_table
-from calibrant.metrics.smooth import ResidualGrid
 from calibrant.metrics.ties import collect
+from calibrant.metrics.unbinned import CumulativeSums, Laplace, ResidualGrid
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,22 +23,16 @@ if TYPE_CHECKING:
 def html_table(
     caption: str, header: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int] = (1,)
 ) -> str:
-    """Return a table of HTML, with some columns aligned right: by default the second, of values.
-
-    Example:
-        >>> html_table("1 sample", ["score", "value"], [["ECE", "3 %"]])[:60]
-        '<table><caption>1 sample</caption><tr><th>score</th><th>valu'
-    """
-    side = ("left", "right")
-    lines = (
-        "".join(
-            f"<td style='text-align:{side[place in right]}'>{html.escape(cell)}</td>" for place, cell in enumerate(row)
-        )
-        for row in rows
-    )
+    """Return a table of HTML, with some columns aligned right: by default the second, of values."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table><caption>{html.escape(caption)}</caption>{f'<tr>{head}</tr>' if head else ''}{body}</table>"
+    body = ""
+    for row in rows:
+        body += "<tr>"
+        for place, cell in enumerate(row):
+            side = "right" if place in right else "left"
+            body += f"<td style='text-align:{side}'>{html.escape(cell)}</td>"
+        body += "</tr>"
+    return f"<table><caption>{html.escape(caption)}</caption><tr>{head}</tr>{body}</table>"
 
 
 @dataclass(frozen=True)
@@ -51,24 +43,17 @@ class Score:
         key: Name of the metric's function.
         value: The number.
         convention: How exactly it was computed: bins, edges, estimator.
-        task: Task of the predictions, which some display names depend on.
-        name: Display name, if it is not that of the metric.
+        label: Display name; indented if it is a part of the score above.
     """
 
     key: str
     value: float
     convention: str
-    task: Task = "multi-class"
-    name: str = ""
-
-    @property
-    def label(self) -> str:
-        """Display name; indented if it is a part of the score above."""
-        return self.name or for_task(described(self.key), self.task).label
+    label: str
 
     def __str__(self) -> str:
         metric = described(self.key)
-        return metric.format(self.value, signed=metric.signed)
+        return metric.format(self.value, signed=metric.kind == "signed")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -135,10 +120,11 @@ class Scores:
     @property
     def title(self) -> str:
         """Numbers of samples and classes."""
-        what = "label" if self.task == "multi-label" else "class"
-        counted = f", {self.classes:,} {what}" if self.classes else ""
-        plural = "" if not self.classes or self.classes == 1 else "s" if what == "label" else "es"
-        return f"{self.samples:,} samples{counted}{plural}"
+        samples = counted(self.samples, "sample")
+        if self.classes is None:
+            return samples
+        classes = counted(self.classes, "label") if self.task == "multi-label" else f"{self.classes:,} classes"
+        return f"{samples}, {classes}"
 
     def __rich__(self) -> "Table":
         from rich import box
@@ -175,17 +161,13 @@ def evaluate(
     convention: ConventionName = "paper",
     **keywords: Unpack[Keywords],
 ) -> Scores:
-    """Compute every score of one model's predictions; one sort serves all scores of the pairs.
+    """Compute every score of one model's predictions, of 3 samples or more; one sort serves all scores of the pairs.
+
+    Logits or probabilities add log loss, class-wise ECE and the Brier score of all classes.
 
     Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)`` with N at least 3.
-        correct: 1 or True where the prediction is right, same shape.
         bins: Number of bins of the binned scores; by default the convention's, or 15 of equal mass.
-        convention: Convention of ECE: ``"paper"``, ``"guo"``, ``"torchmetrics"`` or ``"netcal"``; see
-            :func:`calibrant.metrics.ece`.
-        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of the pairs: adds log loss, class-wise
-            ECE and the Brier score of all classes. See :func:`calibrant.metrics.predictions` for what they may be, and
-            for ``sample_weight=``, ``classes=`` and ``ignore_index=``.
+        convention: Convention of ECE, as in :func:`calibrant.metrics.ece`.
 
     Example:
         >>> import torch
@@ -203,7 +185,7 @@ def evaluate(
     with np.errstate(under="ignore"):  # the square of a tiny probability is 0, whatever NumPy's error settings
         for metric in metrics_table(bins, convention).values():
             if metric.evaluated and not (metric.of_classes and data.probabilities is None):
+                shown = for_task(metric, data.task)
                 remark = metric.remark(data) if metric.remark else ""
-                described_as = for_task(metric, data.task).convention + remark
-                entries.append(Score(metric.key, metric.value(data), described_as, data.task))
+                entries.append(Score(metric.key, metric.value(data), shown.convention + remark, shown.label))
     return Scores(data.samples, data.classes, tuple(entries), data.task)

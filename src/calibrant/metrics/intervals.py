@@ -20,11 +20,11 @@ from calibrant.metrics.tests import (
     BOOTSTRAP,
     asked_metric,
     block_sizes,
-    check_draws,
-    draw_null,
-    finite_value,
+    finite,
+    null_values,
     single,
-    test_against_draws,
+    test_of_metric,
+    value_of,
 )
 from calibrant.metrics.ties import SortedRows
 
@@ -44,10 +44,6 @@ class Interval:
         high: Upper end.
         level: Probability with which such intervals contain the population value.
         method: ``"jackknife"`` or ``"bootstrap"``.
-
-    Example:
-        >>> print(Interval("gap", 0.031, 0.022, 0.04, 0.95, "jackknife"))
-        gap 3.10 % (95 % interval 2.20 % to 4.00 %, jackknife)
     """
 
     metric: str
@@ -81,39 +77,18 @@ def confidence_interval(
 ) -> Interval:
     r"""Confidence interval of the population value of a metric.
 
-    ESD, MMCE and the gap have all their leave-one-out values in closed form: the jackknife takes as long as one
-    sort. For ESD and MMCE the interval allows for a variance that grows with the value (as Wilson's does for a
-    proportion), which keeps its coverage near 0, where the plain one covers 80 % instead of 95 %. It is cut off at 0.
-    No interval is narrower than chance alone would make that of a calibrated model, even if all samples are equal.
+    ESD, MMCE, accuracy and the gap have all their leave-one-out values in closed form: the jackknife takes as long as
+    one sort. For ESD and MMCE it allows for a variance that grows with the value, as Wilson's interval does.
 
     Other metrics are bootstrapped. Metrics such as ECE and KS are biased upward, by at most the bias that the bootstrap
-    adds. So the lower end is corrected for that bias; the upper end, a quantile of the bootstrap, is not. The lower end
-    is 0 unless :func:`calibration_test` rejects at ``(1 - level) / 2``. The value itself is biased and may lie outside.
+    adds, for which the lower end is corrected. It is 0 unless :func:`calibration_test` rejects at ``(1 - level) / 2``.
+    The value itself is biased and may lie outside.
 
     Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``; or checked predictions.
-        correct: 1 or True where the prediction is right, same shape.
         metric: As in :func:`calibration_test`; here the gap keeps its sign.
         level: Probability with which such intervals should contain the population value.
         draws: Number of draws of the bootstrap, and of the test.
-        seed: Seed of the draws: the same seed gives the same result.
-        bins: As in :func:`calibration_test`.
-        convention: As in :func:`calibration_test`.
-        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
-
-    References:
-        Arvesen, "Jackknifing U-statistics", Annals of Mathematical Statistics 1969; Wilson, "Probable inference, the
-        law of succession, and statistical inference", JASA 1927; Efron, Tibshirani, "An Introduction to the
-        Bootstrap", 1993.
-
-    Example:
-        >>> import numpy as np
-        >>> from calibrant import metrics
-        >>> generator = np.random.default_rng(0)
-        >>> confidence = generator.uniform(0.5, 1, 2000)
-        >>> right = generator.random(2000) < confidence - 0.05
-        >>> print(metrics.confidence_interval(confidence, right, metric="gap"))
-        gap 3.55 % (95 % interval 1.66 % to 5.43 %, jackknife)
+        seed: As in :func:`calibration_test`, and so are ``bins`` and ``convention``.
     """
     measure = asked_metric(metric, draws, seed, bins, convention)
     check_level(level)
@@ -123,14 +98,13 @@ def confidence_interval(
         found = measure.jackknife(data)
         low, high = np.clip(found.interval(level), *measure.span).tolist()
         return Interval(measure.key, found.value, low, high, level, "jackknife")
-    value = finite_value(data, measure)
+    value = value_of(data, measure)
     (drawn,) = bootstrap((data,), measure, draws, seed)
     reach = NormalDist().inv_cdf((1 + level) / 2) * float(drawn.std())
     ends = 2 * value - float(drawn.mean()) - reach, float(np.quantile(drawn, (1 + level) / 2))
     low, high = np.clip((min(ends), ends[1]), *measure.span).tolist()
-    if measure.vanishes:
-        null = draw_null(data, measure, draws, seed)
-        low = 0.0 if test_against_draws(measure, *null).p_value > (1 - level) / 2 else low
+    if measure.kind == "error" and test_of_metric(data, measure, draws, seed).p_value > (1 - level) / 2:
+        low = 0.0
     return Interval(measure.key, value, low, high, level, "bootstrap")
 
 
@@ -187,33 +161,14 @@ def equivalence(
     """Ask whether the data show that the probabilities are right to within a margin.
 
     On average: if the interval of the gap (mean probability minus the share that came true) lies within the margin.
-    These are two one-sided tests (TOST), each at ``(1 - level) / 2``. They say nothing about errors that cancel on
-    average.
+    These are two one-sided tests (TOST), each at ``(1 - level) / 2``.
 
     Everywhere: the samples are sorted by probability into 10 bins of equal size (fewer below 500 samples), and the
-    gap of each has a Wilson interval at a level that makes all hold together (Bonferroni). It says nothing about errors
-    that cancel within a bin.
+    gap of each has a Wilson interval at a level that makes all hold together (Bonferroni).
 
     Args:
-        confidence: Probability of the event, or confidence in the prediction, ``(N,)``.
-        correct: 1 or True where it came true, ``(N,)``.
         margin: Largest acceptable gap, as a share: 0.02 is 2 points.
         level: Confidence level of both statements.
-        **keywords: ``logits=`` or ``probabilities=`` with ``target=``: the top label is judged.
-
-    References:
-        Schuirmann, "A comparison of the two one-sided tests procedure and the power approach for assessing the
-        equivalence of average bioavailability", Journal of Pharmacokinetics and Biopharmaceutics 1987; Wilson,
-        "Probable inference, the law of succession, and statistical inference", JASA 1927.
-
-    Example:
-        >>> import numpy as np
-        >>> from calibrant import metrics
-        >>> generator = np.random.default_rng(0)
-        >>> risk = generator.uniform(size=20_000)
-        >>> found = metrics.equivalence(risk, generator.random(20_000) < risk, margin=0.02)
-        >>> found.on_average, found.everywhere
-        (True, False)
     """
     inputs.check_range("margin", margin, low=0, high=1, open_low=True)
     data = predictions(confidence, correct, minimum=2, name="equivalence", **keywords)
@@ -251,10 +206,6 @@ class Comparison:
         p_value: Two-sided p-value of the hypothesis that the two do not differ.
         level: Confidence level of the interval.
         method: ``"jackknife"`` or ``"bootstrap"``.
-
-    Example:
-        >>> print(Comparison("ece", 0.05, 0.02, 0.03, 0.02, 0.04, 0.0001, 0.95, "bootstrap"))
-        ECE 5.00 % (a), 2.00 % (b): b is better calibrated, p < 0.001 (95 % interval of a - b 2.00 % to 4.00 %)
     """
 
     metric: str
@@ -276,7 +227,7 @@ class Comparison:
 
     def __str__(self) -> str:
         found = f"{label(self.metric)} {number(self.metric, self.a)} (a), {number(self.metric, self.b)} (b)"
-        better = "better calibrated" if described(self.metric).only_calibration else "better"
+        better = "better" if described(self.metric).kind == "mixed" else "better calibrated"
         verdict = f"{self.better} is {better}" if self.better else "the data cannot tell which is better"
         interval = described_interval(self.metric, self.low, self.high, self.level, "of a - b ")
         return f"{found}: {verdict}, {p_value(self.p_value)} ({interval})"
@@ -295,35 +246,20 @@ def compare(
 ) -> Comparison:
     """Compare two models on the same samples.
 
-    A sample that is hard for one model is often hard for the other, so their errors are correlated, and the difference
-    is known better than either value. For ESD, MMCE, accuracy and the gap, paired leave-one-out values give its
-    standard error. The absolute values of two gaps differ only if both their difference and their sum are not 0: the
-    p-value is the larger of those two.
-
-    For other metrics both models are bootstrapped with the same samples. ECE and similar metrics are biased upward, and
-    more so for the less confident model. Their interval covers those of the bootstrap's percentiles, of the difference,
-    and of the difference minus the bias of calibrated models with these confidences; the p-value is the largest one.
+    For ESD, MMCE, accuracy and the gap, paired leave-one-out values give the standard error of the difference. The
+    absolute values of two gaps differ only if both their difference and their sum are not 0: the p-value is the larger
+    of those two. For other metrics both models are bootstrapped with the same samples. The interval covers those of the
+    bootstrap's percentiles, of the difference, and of the difference minus the bias of calibrated models with these
+    confidences; the p-value is the largest one.
 
     Args:
-        a: Predictions of one model, as :func:`calibrant.metrics.predictions` makes them.
+        a: Predictions of one model.
         b: Predictions of the other, of the same samples in the same order.
-        metric: As in :func:`calibrant.metrics.calibration_test`; for the gap, its absolute value.
+        metric: As in :func:`calibration_test`; for the gap, its absolute value.
         level: Confidence level of the interval of the difference, ``a - b``.
         draws: Number of draws of the bootstrap and of each calibrated model. The smallest p-value is
             ``2 / (1 + draws)``.
-        seed: Seed of the bootstrap: the same seed gives the same result.
-        bins: As in :func:`calibrant.metrics.calibration_test`.
-        convention: As in :func:`calibrant.metrics.calibration_test`.
-
-    Example:
-        >>> import numpy as np
-        >>> from calibrant import metrics
-        >>> generator = np.random.default_rng(0)
-        >>> confidence = generator.uniform(0.5, 0.9, 2000)
-        >>> right = generator.random(2000) < confidence
-        >>> over, honest = metrics.predictions(confidence + 0.1, right), metrics.predictions(confidence, right)
-        >>> metrics.compare(over, honest).better
-        'b'
+        seed: As in :func:`calibration_test`, and so are ``bins`` and ``convention``.
     """
     measure = asked_metric(metric, draws, seed, bins, convention)
     check_level(level)
@@ -332,18 +268,20 @@ def compare(
     a, b = (single(predictions(model, minimum=measure.minimum + 1, name=name)) for model in (a, b))
     if measure.jackknife is not None:
         of_a, of_b = measure.jackknife(a), measure.jackknife(b)
-        first, second = (abs(of.value) if measure.signed else of.value for of in (of_a, of_b))
-        difference = jackknife.difference_of_sizes if measure.signed else jackknife.difference
-        found, method = difference(of_a, of_b, level), "jackknife"
+        method, first, second = "jackknife", of_a.value, of_b.value
+        if measure.kind == "signed":
+            first, second = abs(first), abs(second)
+            found = jackknife.difference_of_sizes(of_a, of_b, level)
+        else:
+            found = jackknife.difference(of_a, of_b, level)
     else:
-        first, second = finite_value(a, measure), finite_value(b, measure)
+        method, first, second = "bootstrap", value_of(a, measure), value_of(b, measure)
         drawn_a, drawn_b = bootstrap((a, b), measure, draws, seed)
         bias = float(drawn_a.mean() - drawn_b.mean()) - (first - second)
-        if measure.vanishes:
-            _, null_a = draw_null(a, measure, draws, seed)
-            _, null_b = draw_null(b, measure, draws, seed)
+        if measure.kind == "error":
+            null_a, null_b = (null_values(model, measure, draws, seed) for model in (a, b))
             bias = float(null_a.mean() - null_b.mean())
-        found, method = _bootstrap_difference(first - second, drawn_a - drawn_b, bias, level), "bootstrap"
+        found = _bootstrap_difference(first - second, drawn_a - drawn_b, bias, level)
     return Comparison(measure.key, first, second, first - second, found.low, found.high, found.p_value, level, method)
 
 
@@ -383,8 +321,7 @@ def _check_pair(a: Predictions, b: Predictions) -> None:
             raise TypeError(f"{name} must be Predictions, got {got}: call metrics.predictions(...) first")
     if len(a) != len(b):
         raise ValueError(f"a and b must be predictions of the same samples, got {len(a)} and {len(b)} of them")
-    first, second = (np.ones(len(each)) if each.weight is None else each.weight for each in (a, b))
-    if not np.array_equal(first, second):
+    if not np.array_equal(a.counts, b.counts):
         raise ValueError("a and b must have the same sample_weight: give both the same weights, or none")
     if a.target is not None and b.target is not None and not np.array_equal(a.target, b.target):
         differ = int((a.target != b.target).sum())
@@ -395,17 +332,24 @@ def _check_pair(a: Predictions, b: Predictions) -> None:
 
 def bootstrap(models: tuple[Predictions, ...], measure: Metric, draws: int, seed: int) -> tuple[Array, ...]:
     """The metric of each model on the same samples, drawn with replacement."""
-    on_counts = [_of_counts(model, measure) for model in models]
-    blocks = [[value(counts) for value in on_counts] for counts in _bootstrap_counts(models[0], draws, seed)]
-    return tuple(check_draws(np.concatenate(each), measure) for each in zip(*blocks, strict=True))
+    on_counts = [_on_counts(model, measure) for model in models]
+    blocks = [[values(counts) for values in on_counts] for counts in _bootstrap_counts(models[0], draws, seed)]
+    return tuple(finite(np.concatenate(each), measure) for each in zip(*blocks, strict=True))
 
 
-def _of_counts(given: Predictions, measure: Metric) -> Callable[[Array], Array]:
-    """The metric of samples drawn, by how often each was drawn: (draws, samples)."""
+def _on_counts(given: Predictions, measure: Metric) -> Callable[[Array], Array]:
+    """The metric of samples drawn, by how often each was drawn: (draws, samples), in the order given."""
     if measure.rows is None:
         return lambda counts: np.array([measure.value(given.repeated(row)) for row in counts])
-    value, residuals = measure.rows(given), _residuals_of_counts(given)
-    return lambda counts: value(residuals(counts))
+    rows, value = SortedRows(given), measure.rows(given)
+    residual = rows.residual * (given.total / round(given.total))
+
+    def values(counts: Array) -> Array:
+        of_rows: Array = counts.take(rows.order, axis=1) * residual
+        tied = len(rows.first) < len(rows.order)
+        return value(np.add.reduceat(of_rows, rows.first, axis=1) if tied else of_rows)
+
+    return values
 
 
 def _bootstrap_counts(given: Predictions, draws: int, seed: int) -> Iterator[Array]:
@@ -420,15 +364,3 @@ def _bootstrap_counts(given: Predictions, draws: int, seed: int) -> Iterator[Arr
         else:
             counts = generator.multinomial(round(given.total), weight / weight.sum(), size=rows)
         yield counts.astype(np.float64)
-
-
-def _residuals_of_counts(given: Predictions) -> Callable[[Array], Array]:
-    """A function from counts of samples, in the order given, to residuals of the ties."""
-    rows = SortedRows(given)
-    residual = rows.residual * (given.total / round(given.total))
-
-    def residuals(counts: Array) -> Array:
-        each: Array = counts.take(rows.order, axis=1) * residual
-        return each if len(rows.first) == len(rows.order) else np.add.reduceat(each, rows.first, axis=1)
-
-    return residuals

@@ -88,7 +88,8 @@ def esd_jackknife(given: Predictions) -> Jackknife:
     without = total - own - 2 * d * (above - d * (heavier - 1))
     # Pairs of samples; each counts by the share of samples at or above both.
     chance = w * rows.variance
-    pairs = 2 * float(((heavier / n) ** 2 * (chance * (chance.cumsum() - chance) + rows.of_same)).sum())
+    of_same_row = np.maximum(w * (w - 1) / 2, 0) * rows.variance**2
+    pairs = 2 * float(((heavier / n) ** 2 * (chance * (chance.cumsum() - chance) + of_same_row)).sum())
     biased = float((w * below**2).sum()) / (n * (n - 1) ** 2)
     values = total / (n * (n - 1) * (n - 2)), without / ((n - 1) * (n - 2) * (n - 3))
     return rows.result(*values, rows.least_spread(pairs, biased), biased)
@@ -127,36 +128,30 @@ class _JackknifeRows(SortedRows):
         self.given, self.total = given, given.total
         sizes = np.diff(self.first, append=len(self.order))
         self.group = np.repeat(np.arange(len(sizes)), sizes)
-        self.start, self.last = self.first[self.group], (self.first + sizes - 1)[self.group]
 
     def at_or_below(self, values: Array) -> Array:
         """Sums over the rows of at most the confidence of each."""
-        found: Array = values.cumsum()[self.last]
-        return found
+        of_ties: Array = np.add.reduceat(values, self.first)
+        return of_ties.cumsum()[self.group]
 
     def at_or_above(self, values: Array) -> Array:
         """Sums over the rows of at least the confidence of each."""
-        found: Array = values[::-1].cumsum()[::-1][self.start]
-        return found
+        of_ties: Array = np.add.reduceat(values, self.first)
+        return of_ties[::-1].cumsum()[::-1][self.group]
 
     def kernel_sums(self, values: Array, bandwidth: float) -> Array:
         """Sums over all rows, times the Laplace kernel of the distance between their confidence and that of each."""
-        up = np.exp((self.confidence - 0.5) / bandwidth)
-        below = np.append(0.0, (values * up).cumsum())[self.start] / up
-        tied = np.add.reduceat(values, self.first)[self.group]
-        above = np.append((values / up)[::-1].cumsum()[::-1], 0.0)[self.last + 1] * up
-        found: Array = below + tied + above
+        of_ties: Array = np.add.reduceat(values, self.first)
+        up: Array = np.exp((self.confidence[self.first] - 0.5) / bandwidth)
+        below = np.append(0.0, (of_ties * up).cumsum()[:-1]) / up
+        above = np.append((of_ties / up)[:0:-1].cumsum()[::-1], 0.0) * up
+        found: Array = (below + of_ties + above)[self.group]
         return found
 
     @property
     def variance(self) -> Array:
         """Variance of the correctness of a calibrated sample."""
         return self.confidence * (1 - self.confidence)
-
-    @property
-    def of_same(self) -> Array:
-        """Products of the variances of two samples of one row, half of their number."""
-        return np.maximum(self.weight * (self.weight - 1) / 2, 0) * self.variance**2
 
     @property
     def unseen(self) -> float:
@@ -212,9 +207,6 @@ def difference_of_sizes(a: Jackknife, b: Jackknife, level: float) -> Difference:
 
     So it is 0 only if d or s is, and the p-value is the larger of the two (an intersection-union test). The interval
     covers all d and s in their intervals, so it agrees with the p-value on whether the difference can be 0.
-
-    References:
-        Berger, "Multiparameter hypothesis testing and acceptance sampling", Technometrics 1982.
     """
     d = difference(a, b, level)
     of_sum = standard_error(a.without_each + b.without_each, a.weight, a.least_spread + b.least_spread)

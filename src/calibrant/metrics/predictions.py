@@ -1,9 +1,9 @@
 """Predictions (pairs, probabilities or logits in any container) as checked NumPy arrays, sorted once; views of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from calibrant.frames import Array, IndexArray, Marks
 from calibrant.inputs import (
     IGNORED,
     Rows,
+    Values,
     checked_weight,
     counted,
     distributions,
@@ -22,18 +23,24 @@ from calibrant.inputs import (
     warn_if_mistaken,
     zero_one,
 )
-from calibrant.inputs import Values as Values
 from calibrant.metrics.ties import BLOCK, Block, Keys, SortedRows, Ties, key_blocks, pack
 
+Result = TypeVar("Result")
 Task = Literal["confidence", "binary", "multi-class", "multi-label"]
-# Rows of logits converted to probabilities at a time: float64 of a thousand classes then has the size of a cache.
+# Rows of logits or probabilities converted to float64 at a time: of a thousand classes they have the size of a cache.
 ROWS = 4096
 # Most classes or labels that are tested one by one: the cost of a test grows with each.
 MOST = 50
 
 
+def row_blocks(rows: int) -> Iterator[slice]:
+    """Slices of so many rows of logits or probabilities, in their order."""
+    for start in range(0, rows, ROWS):
+        yield slice(start, start + ROWS)
+
+
 class Keywords(TypedDict, total=False):
-    """Alternatives to ``(confidence, correct)``: one of the first two, and the target; weights, class names."""
+    """Keywords of :func:`predictions` that every metric takes."""
 
     logits: Values
     probabilities: Values
@@ -104,19 +111,22 @@ class Predictions:
         return "binary" if self.probabilities.shape[1] == 2 else "multi-class"
 
     def __getitem__(self, rows: Any) -> "Predictions":
-        chosen = _chosen(rows, self.samples)
+        if not isinstance(rows, slice):
+            rows = frames.as_array(rows)
+            if rows.ndim != 1 or rows.dtype.kind not in "biu":
+                raise TypeError("take samples with a slice, a list of indices, or a boolean mask")
+            if rows.dtype == bool and len(rows) != self.samples:
+                raise IndexError(f"a mask must have one entry for each of the {self.samples} samples, got {len(rows)}")
 
         def some(field: Any) -> Any:
-            return None if field is None else field[chosen]
+            return None if field is None else field[rows]
 
+        probabilities, logits, target = some(self.probabilities), some(self.logits), some(self.target)
+        weight = some(self.sample_weight)
         if self.task == "multi-label":
-            return _of_labels(
-                some(self.probabilities), some(self.target), some(self.logits), some(self.sample_weight), self.names
-            )
-        return Predictions(
-            some(self.confidence), some(self.correct), some(self.probabilities), some(self.logits), some(self.target),
-            some(self.weight), self.names,
-        )  # fmt: skip
+            return _of_labels(probabilities, target, logits, weight, self.names)
+        confidence, correct = some(self.confidence), some(self.correct)
+        return Predictions(confidence, correct, probabilities, logits, target, weight, self.names)
 
     def group_by(self, groups: Values) -> "dict[Any, Predictions]":
         """Split the samples by their group, in sorted order.
@@ -138,13 +148,14 @@ class Predictions:
     def of_class(self, k: int) -> "Predictions":
         """Return the probability of one class or label and whether it applies, as predictions of a single label."""
         probabilities, target = self.of_classes("a single class")
-        several = self.task == "multi-label"
-        kept = target[:, k] != IGNORED if several else np.ones(len(target), dtype=bool)
-        marks = target[:, [k]] if several else (target == k).astype(np.intp)[:, np.newaxis]
-        weight = None if self.sample_weight is None else self.sample_weight[kept]
-        logits = self.logits[kept][:, [k]] if several and self.logits is not None else None
         name = None if self.names is None else (self.names[k],)
-        return _of_labels(probabilities[kept][:, [k]], marks[kept], logits, weight, name)
+        if self.task != "multi-label":
+            applies = (target == k).astype(np.intp)[:, np.newaxis]
+            return _of_labels(probabilities[:, [k]], applies, None, self.weight, name)
+        logits = None if self.logits is None else self.logits[:, [k]]
+        label = _of_labels(probabilities[:, [k]], target[:, [k]], logits, self.sample_weight, name)
+        known = target[:, k] != IGNORED
+        return label if known.all() else label[known]
 
     @property
     def pairs(self) -> "Predictions":
@@ -192,10 +203,22 @@ class Predictions:
         """Sum of the weights; without weights, the number of samples."""
         return float(len(self)) if self.weight is None else float(self.weight.sum())
 
+    @property
+    def counts(self) -> Array:
+        """How often each pair counts: its weight, or once."""
+        return np.ones(len(self)) if self.weight is None else self.weight
+
     @cached_property
     def sums(self) -> dict[Any, Any]:
-        """What :func:`calibrant.metrics.ties.collect` has added up."""
+        """What metrics have computed and share."""
         return {}
+
+    def once(self, function: Callable[["Predictions"], Result]) -> Result:
+        """What a function makes of these predictions, computed when it is first asked for."""
+        if function not in self.sums:
+            self.sums[function] = function(self)
+        made: Result = self.sums[function]
+        return made
 
     def of_classes(self, metric: str) -> tuple[Array, IndexArray]:
         """Return probabilities and target, or raise an error that this metric needs them."""
@@ -210,7 +233,7 @@ Correct = Values | None
 
 
 def predictions(
-    confidence: "Values | Predictions | None" = None,
+    confidence: Confidence = None,
     correct: Correct = None,
     *,
     minimum: int = 1,
@@ -223,15 +246,16 @@ def predictions(
     ignore_index: int | None = -100,
     multi_label: bool | None = None,
 ) -> Predictions:
-    """Check the given predictions and convert them to one form.
+    """Check the given predictions and convert them to one form. Metrics, tests and intervals take the same arguments.
 
     Everything may be a NumPy array, a torch tensor on any device, a list, or a data frame or series of any library.
     A target of 0 and 1 in the shape of the values is taken as multi-label, unless it could be one-hot: then
     ``multi_label`` must say which. Logits of labels go through a sigmoid each, those of classes through a softmax.
 
     Args:
-        confidence: Confidence in the prediction, in [0, 1], ``(N,)``; or checked predictions.
-        correct: 1 or True where the prediction is right, ``(N,)``.
+        confidence: Confidence in the prediction, or probability of an event, in [0, 1], ``(N,)``; or checked
+            predictions, in place of all other arguments.
+        correct: 1 or True where the prediction is right, or where the event came true, ``(N,)``.
         minimum: Fewest samples that the metric needs.
         name: Name of the metric, for the error message if there are fewer.
         logits: ``(N, C)``, dense ``(N, C, d1, ...)``, or the logit of class 1 as ``(N,)``, in place of the pairs.
@@ -265,33 +289,104 @@ def predictions(
         made = confidence
     else:
         sources = {"confidence": confidence, "logits": logits, "probabilities": probabilities}
-        named = [source for source, value in sources.items() if value is not None]
-        if len(named) != 1:
-            got = "none of them" if not named else " and ".join(named)
-            raise ValueError(f"pass one of (confidence, correct), logits= or probabilities=; got {got}")
-        partner, value = ("correct", correct) if confidence is not None else ("target", target)
-        if value is None:
-            raise ValueError(f"{named[0]} needs {partner}: pass {partner}= too")
-        stray = target if confidence is not None else correct
-        if stray is not None:
-            raise ValueError(f"{named[0]} goes with {partner}: leave out the other of correct and target")
-        if confidence is not None:
-            if classes is not None or multi_label is not None:
-                raise ValueError("confidence has no classes: leave out classes= and multi_label=, or pass logits=")
-            made = _from_pairs(confidence, value, sample_weight)
+        kind, values, answers = _chosen(sources, correct, target)
+        if kind != "confidence":
+            made = _from_rows(kind, rows_of(kind, values, answers, sample_weight, classes, ignore_index, multi_label))
+        elif classes is None and multi_label is None:
+            made = _from_pairs(values, answers, sample_weight)
         else:
-            source: Any = sources[named[0]]
-            rows = rows_of(named[0], source, value, sample_weight, classes, ignore_index, multi_label)
-            made = _from_logits(rows) if logits is not None else _from_probabilities(rows)
-            warn_if_mistaken(named[0], rows.values, made.task == "multi-label")
+            raise ValueError("confidence has no classes: leave out classes= and multi_label=, or pass logits=")
     if made.weight is None and len(made) < minimum:
-        raise ValueError(f"{name} needs at least {minimum} sample{'s'[: minimum > 1]}, got {len(made)}")
+        raise ValueError(f"{name} needs at least {counted(minimum, 'sample')}, got {len(made)}")
     if made.weight is not None and made.total < minimum > 1:
         raise ValueError(
             f"{name} needs weights that sum to at least {minimum}, got {made.total:g}: sample_weight is the number of "
             "times that a sample counts, so scale the weights to a mean of 1"
         )
     return made
+
+
+def _chosen(sources: dict[str, Any], correct: Any, target: Any) -> tuple[str, Any, Any]:
+    """Which of confidence, logits and probabilities was given; its values; and what goes with it."""
+    named = [source for source, value in sources.items() if value is not None]
+    if len(named) != 1:
+        got = " and ".join(named) or "none of them"
+        raise ValueError(f"pass one of (confidence, correct), logits= or probabilities=; got {got}")
+    (kind,) = named
+    partner, answers, other = ("correct", correct, target) if kind == "confidence" else ("target", target, correct)
+    if answers is None:
+        raise ValueError(f"{kind} needs {partner}: pass {partner}= too")
+    if other is not None:
+        raise ValueError(f"{kind} goes with {partner}: leave out the other of correct and target")
+    return kind, sources[kind], answers
+
+
+def _from_pairs(confidence: Values, correct: Values, sample_weight: Values | None) -> Predictions:
+    z = numbers("confidence", confidence)
+    if z.ndim != 1:
+        raise ValueError(f"confidence must have shape (N,), got {z.shape}: pass probabilities= for (N, C)")
+    z = in_unit_interval("confidence", z)
+    weight = None if sample_weight is None else checked_weight(sample_weight, z.shape)
+    return Predictions(z, zero_one("correct", correct, z.shape, "confidence"), weight=weight)
+
+
+def _from_rows(kind: str, rows: Rows) -> Predictions:
+    """Predictions from logits or probabilities."""
+    values, target, weight, names = rows
+    values = finite_logits(values) if kind == "logits" else in_unit_interval(kind, values)
+    several = target.ndim == 2
+    warn_if_mistaken(kind, values, several)
+    logits = values if kind == "logits" else None
+    if several:
+        probabilities = values if logits is None else _sigmoid(logits)
+        return _of_labels(probabilities, target, logits, weight, names)
+    if values.ndim == 1:  # of class 1 of two
+        of_class_0 = np.zeros_like(values) if kind == "logits" else 1 - values
+        values = np.stack((of_class_0, values), 1)
+    if kind == "logits":
+        logits = np.ascontiguousarray(values)
+        probabilities = _softmax(logits)
+    else:
+        probabilities = distributions(values)
+    top = values.argmax(1)
+    confidence = probabilities[np.arange(len(top)), top]
+    return Predictions(confidence, top == target, probabilities, logits, target, weight, names)
+
+
+def _of_labels(
+    probabilities: Array,
+    target: IndexArray,
+    logits: Array | None,
+    weight: Array | None,
+    names: tuple[str, ...] | None,
+) -> Predictions:
+    """Predictions of several labels; weights are those of samples, ``(N,)``."""
+    kept = target != IGNORED
+    if weight is not None:
+        weight = np.broadcast_to(weight[:, np.newaxis], target.shape)[kept]
+    confidence, correct = probabilities[kept], target[kept] == 1
+    return Predictions(confidence, correct, probabilities, logits, target, weight, names)
+
+
+def _softmax(rows: Array) -> Array:
+    """The probabilities of each row; its largest is 1 over their sum, so rows with the same logits stay tied."""
+    probabilities = np.empty_like(rows)
+    for chosen in row_blocks(len(rows)):
+        block = rows[chosen]
+        with np.errstate(over="ignore", under="ignore"):  # the exponential of a large negative logit is 0
+            powers = np.exp(block.astype(np.float64) - block.max(1, keepdims=True))
+        # In float64, rounded at the end, and in ascending order: the sum must not depend on the order of the classes.
+        terms = np.sort(powers, 1) if rows.dtype == np.float64 else powers
+        with np.errstate(under="ignore"):
+            probabilities[chosen] = powers / terms.sum(1, keepdims=True)
+    return probabilities
+
+
+def _sigmoid(logits: Array) -> Array:
+    with np.errstate(under="ignore"):
+        small = np.exp(-np.abs(logits.astype(np.float64)))
+        found: Array = (np.where(logits >= 0, 1, small) / (1 + small)).astype(logits.dtype)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,14 +423,6 @@ def views(given: Predictions, most: int = MOST) -> tuple[View, ...]:
     Args:
         given: Checked predictions.
         most: Most classes or labels.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> given = metrics.predictions(probabilities=[[0.7, 0.2, 0.1], [0.3, 0.3, 0.4]], target=[0, 1])
-        >>> [str(view) for view in views(given)][:2]
-        ['confidence in the top label', 'probability of class 0']
-        >>> views(given)[1].pairs.correct.tolist()
-        [True, False]
     """
     task = given.task
     if task == "confidence":
@@ -354,80 +441,3 @@ def views(given: Predictions, most: int = MOST) -> tuple[View, ...]:
 def name_of(given: Predictions, k: int) -> str:
     """Name of a class or label; its index if it has none."""
     return str(k) if given.names is None else given.names[k]
-
-
-def _from_pairs(confidence: Values, correct: Values, sample_weight: Values | None) -> Predictions:
-    z = numbers("confidence", confidence)
-    if z.ndim != 1:
-        raise ValueError(f"confidence must have shape (N,), got {z.shape}: pass probabilities= for (N, C)")
-    z = in_unit_interval("confidence", z)
-    weight = None if sample_weight is None else checked_weight(sample_weight, z.shape)
-    return Predictions(z, zero_one("correct", correct, z.shape, "confidence"), weight=weight)
-
-
-def _from_probabilities(rows: Rows) -> Predictions:
-    p, y = in_unit_interval("probabilities", rows.values), rows.target
-    if y.ndim == 2:
-        return _of_labels(p, y, None, rows.weight, rows.names)
-    p = distributions(np.stack((1 - p, p), 1) if p.ndim == 1 else p)
-    return Predictions(p.max(1), p.argmax(1) == y, p, None, y, rows.weight, rows.names)
-
-
-def _from_logits(rows: Rows) -> Predictions:
-    raw, y = finite_logits(rows.values), rows.target
-    if y.ndim == 2:
-        return _of_labels(_sigmoid(raw), y, raw, rows.weight, rows.names)
-    logits = np.ascontiguousarray(np.stack((np.zeros_like(raw), raw), 1) if raw.ndim == 1 else raw)
-    confidence, probabilities = _softmax(logits)
-    return Predictions(confidence, logits.argmax(1) == y, probabilities, logits, y, rows.weight, rows.names)
-
-
-def _of_labels(
-    probabilities: Array,
-    target: IndexArray,
-    logits: Array | None,
-    weight: Array | None,
-    names: tuple[str, ...] | None,
-) -> Predictions:
-    """Predictions of several labels; weights are those of samples, ``(N,)``."""
-    kept = target != IGNORED
-    if weight is not None:
-        weight = np.broadcast_to(weight[:, np.newaxis], target.shape)[kept]
-    confidence, correct = probabilities[kept], target[kept] == 1
-    return Predictions(confidence, correct, probabilities, logits, target, weight, names)
-
-
-def _softmax(rows: Array) -> tuple[Array, Array]:
-    """The largest probability of each row, and all probabilities."""
-    probabilities = np.empty_like(rows)
-    confidence = np.empty(len(rows), rows.dtype)
-    for start in range(0, len(rows), ROWS):
-        block = rows[start : start + ROWS]
-        # In float64, rounded at the end: rows with the same logits in another order must stay tied.
-        with np.errstate(over="ignore", under="ignore"):  # the exponential of a large negative logit is 0
-            powers = np.exp(block.astype(np.float64) - block.max(1, keepdims=True))
-        terms = np.sort(powers, 1) if rows.dtype == np.float64 else powers
-        totals = terms.sum(1, keepdims=True)
-        confidence[start : start + ROWS] = 1 / totals[:, 0]
-        with np.errstate(under="ignore"):
-            probabilities[start : start + ROWS] = powers / totals
-    return confidence, probabilities
-
-
-def _sigmoid(logits: Array) -> Array:
-    with np.errstate(under="ignore"):
-        small = np.exp(-np.abs(logits.astype(np.float64)))
-        found: Array = (np.where(logits >= 0, 1, small) / (1 + small)).astype(logits.dtype)
-    return found
-
-
-def _chosen(rows: Any, samples: int) -> Any:
-    """A slice, indices or a mask of samples, checked."""
-    if isinstance(rows, slice):
-        return rows
-    chosen = frames.as_array(rows)
-    if chosen.ndim != 1 or chosen.dtype.kind not in "biu":
-        raise TypeError("take samples with a slice, a list of indices, or a boolean mask")
-    if chosen.dtype == bool and len(chosen) != samples:
-        raise IndexError(f"a mask must have one entry for each of the {samples} samples, got {len(chosen)}")
-    return chosen

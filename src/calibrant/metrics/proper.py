@@ -1,30 +1,25 @@
-"""Accuracy, mean confidence and the signed gap; the proper scores, log loss and Brier; the risk-coverage curve."""
+"""Accuracy, mean confidence and gap; log loss, Brier score and their parts; the risk-coverage curve."""
 
-from typing import Unpack
+from typing import Literal, NamedTuple, Unpack
 
 import numpy as np
 
+from calibrant import inputs
 from calibrant.frames import Array, Marks
 from calibrant.inputs import IGNORED
-from calibrant.metrics.cumulative import CumulativeSums, RowStatistic
-from calibrant.metrics.predictions import ROWS, Confidence, Correct, Keywords, Predictions, predictions
-from calibrant.metrics.ties import Block, Ties, sums_of
+from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions, row_blocks, views
+from calibrant.metrics.ties import Block, RowStatistic, Ties, sums_of
+from calibrant.metrics.unbinned import CumulativeSums
 
+ProperScore = Literal["log_loss", "brier"]
+NEWTON_STEPS = 50
 # What a probability of 0 counts as: the smallest normal number of float32.
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
 
 
 def accuracy(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
-    """Share of samples that are right; of several labels, share of all labels that are right at a threshold of 0.5.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> metrics.accuracy([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0])
-        0.5
-        >>> metrics.accuracy(probabilities=[[0.9, 0.2], [0.4, 0.1]], target=[[1, 0], [1, 0]])
-        0.75
-    """
-    data = predictions(confidence, correct, name="accuracy", **keywords)
+    """Share of samples that are right; of several labels, share of all labels that are right at a threshold of 0.5."""
+    data = predictions(confidence, correct, **keywords)
     return mean_of(decided_right(data), data)
 
 
@@ -47,36 +42,23 @@ def mean_of(each: Array | Marks, data: Predictions) -> float:
 
 
 def mean_confidence(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
-    """Mean confidence in the prediction.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> round(metrics.mean_confidence([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
-        0.8
-    """
-    data = predictions(confidence, correct, name="the mean confidence", **keywords)
+    """Mean confidence in the prediction."""
+    data = predictions(confidence, correct, **keywords)
     return mean_of(data.confidence, data)
 
 
 def gap(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
-    """Signed calibration gap, mean confidence minus accuracy: above 0 is over-confident, below 0 under-confident.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> round(metrics.gap([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
-        0.3
-    """
-    data = predictions(confidence, correct, name="the gap", **keywords)
+    """Signed calibration gap, mean confidence minus accuracy: above 0 is over-confident, below 0 under-confident."""
+    data = predictions(confidence, correct, **keywords)
     return mean_confidence(data) - came_true(data)
 
 
-def gap_rows(ties: Ties) -> RowStatistic:
+def gap_rows(given: Predictions) -> RowStatistic:
     """Signed gap of each row of residuals."""
-    n = float(ties.samples.sum())
 
     def value(residual: Array) -> Array:
         total: Array = residual.sum(1)
-        return -total / n
+        return -total / given.total
 
     return value
 
@@ -87,17 +69,8 @@ def log_loss(data: Predictions | None = None, /, **keywords: Unpack[Keywords]) -
     From logits it is exact. A probability of 0, which a saved softmax may have by rounding, counts as 1.2e-38, the
     smallest normal number of float32, in every dtype: one sample does not make the mean infinite, and a file has one
     value, whatever its precision.
-
-    Args:
-        data: Checked predictions, in place of the keywords.
-        **keywords: ``logits=`` or ``probabilities=``, ``(N, C)`` or binary, and ``target=``.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> round(metrics.log_loss(probabilities=[[0.5, 0.5], [0.25, 0.75]], target=[0, 1]), 4)
-        0.4904
     """
-    checked = predictions(data, name="log loss", **keywords)
+    checked = predictions(data, **keywords)
     checked.of_classes("log loss")
     return mean_of(log_losses(checked), checked)
 
@@ -110,13 +83,13 @@ def log_losses(data: Predictions) -> Array:
         of_target = data.probabilities[np.arange(len(data.target)), data.target]
         return -np.log(np.maximum(of_target, SMALLEST_PROBABILITY), dtype=np.float64)
     losses = np.empty(len(data.target))
-    for start in range(0, len(data.target), ROWS):
-        block = data.logits[start : start + ROWS].astype(np.float64)
+    for rows in row_blocks(len(data.target)):
+        block = data.logits[rows].astype(np.float64)
         largest = block.max(1)
         with np.errstate(over="ignore", under="ignore"):  # the exponential of a large negative logit is 0
             loss = np.log(np.exp(block - largest[:, np.newaxis]).sum(1))
-        loss += largest - block[np.arange(len(block)), data.target[start : start + ROWS]]
-        losses[start : start + ROWS] = loss
+        loss += largest - block[np.arange(len(block)), data.target[rows]]
+        losses[rows] = loss
     return losses
 
 
@@ -132,24 +105,12 @@ def _pair_losses(data: Predictions) -> Array:
 
 
 def brier(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
-    r"""Brier score: mean :math:`(c - z)^2` of pairs, or mean :math:`\sum_k (p_k - y_k)^2` if classes are known.
+    r"""Brier score (1950): mean :math:`(c - z)^2` of pairs, or mean :math:`\sum_k (p_k - y_k)^2` if classes are known.
 
     With several labels per sample, it is the mean of :math:`(p_k - y_k)^2` over all labels. It lies in [0, 1], or in
     [0, 2] if classes are known.
-
-    References:
-        Brier, "Verification of forecasts expressed in terms of probability", 1950.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> round(metrics.brier([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]), 4)
-        0.405
-        >>> round(metrics.brier(probabilities=[[0.9, 0.1], [0.2, 0.8]], target=[0, 1]), 4)
-        0.05
     """
-    data = predictions(confidence, correct, name="Brier", **keywords)
-    if data.probabilities is None or data.task == "multi-label":
-        return brier_top(data)
+    data = predictions(confidence, correct, **keywords)
     return mean_of(brier_losses(data), data)
 
 
@@ -159,39 +120,26 @@ def brier_losses(data: Predictions) -> Array:
         squares: Array = (data.confidence.astype(np.float64) - data.correct) ** 2
         return squares
     scores = np.empty(len(data.target))
-    for start in range(0, len(data.target), ROWS):
-        block = data.probabilities[start : start + ROWS].astype(np.float64)
-        block[np.arange(len(block)), data.target[start : start + ROWS]] -= 1
-        scores[start : start + ROWS] = np.square(block, out=block).sum(1)
+    for rows in row_blocks(len(data.target)):
+        block = data.probabilities[rows].astype(np.float64)
+        block[np.arange(len(block)), data.target[rows]] -= 1
+        scores[rows] = np.square(block, out=block).sum(1)
     return scores
 
 
 def brier_top(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
-    """Brier score of the top label: mean :math:`(c - z)^2`, even if all classes are known.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> round(metrics.brier_top(probabilities=[[0.9, 0.1], [0.2, 0.8]], target=[0, 1]), 4)
-        0.025
-    """
-    data = predictions(confidence, correct, name="Brier", **keywords)
+    """Brier score of the top label: mean :math:`(c - z)^2`, even if all classes are known."""
+    data = predictions(confidence, correct, **keywords)
     return sums_of(data, CumulativeSums).squares / data.total
 
 
 def aurc(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
     r"""Area under the risk-coverage curve: the error rate among the k most confident, averaged over k = 1..N.
 
-    Within a tie group the order is unknown, so its errors are spread evenly: the expectation over random orders.
-
-    References:
-        Geifman, Uziel, El-Yaniv, "Bias-Reduced Uncertainty Estimation for Deep Neural Classifiers", ICLR 2019.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> round(metrics.aurc([0.9, 0.8, 0.6, 0.5], [1, 0, 1, 1]), 4)
-        0.2708
+    Within a tie group the order is unknown, so its errors are spread evenly: the expectation over random orders
+    (Geifman, Uziel, El-Yaniv, ICLR 2019).
     """
-    data = predictions(confidence, correct, name="AURC", **keywords)
+    data = predictions(confidence, correct, **keywords)
     return sums_of(data, RiskCoverage).area / data.total
 
 
@@ -217,10 +165,11 @@ class RiskCoverage:
         several = np.flatnonzero(ties.samples != 1)
         if len(several):
             harmonic[several] = _harmonic(above[several], ties.samples[several])
+        samples = float(ties.samples.sum())
+        self.area += float(wrong.sum())
         wrong *= above
         wrong /= ties.samples
-        samples, _, right = ties.sums
-        self.area += samples - right + float(np.einsum("i,i->", errors - wrong, harmonic))
+        self.area += float(np.einsum("i,i->", errors - wrong, harmonic))
         self.above -= samples
         self.errors = float(errors[-1])
 
@@ -236,3 +185,178 @@ def _harmonic(above: Array, samples: Array) -> Array:
     far = (middle < 128) | (100 * samples > middle)
     found[far] = digamma(above[far] + samples[far] + 1) - digamma(above[far] + 1)
     return found
+
+
+class Decomposition(NamedTuple):
+    """A proper score in parts: ``loss == calibration + refinement``; the latter is ``uncertainty - discrimination``.
+
+    Attributes:
+        loss: The score.
+        calibration: What the best recalibration map would take off it; 0 or more.
+        refinement: What is left after it: how well the model separates the outcomes.
+        recalibration: The maps among which the best was chosen.
+        uncertainty: The score of a model that always states the frequencies of the outcomes.
+    """
+
+    loss: float
+    calibration: float
+    refinement: float
+    recalibration: str
+    uncertainty: float
+
+    @property
+    def discrimination(self) -> float:
+        """How much better the recalibrated model is than the frequencies of the outcomes, also called resolution."""
+        return self.uncertainty - self.refinement
+
+
+def decomposition(
+    confidence: Confidence = None,
+    correct: Correct = None,
+    *,
+    score: ProperScore = "log_loss",
+    **keywords: Unpack[Keywords],
+) -> Decomposition:
+    """Split log loss or Brier score into calibration and refinement.
+
+    The calibration part is what the best map of the probabilities would gain on these same samples. The maps are
+
+    - all increasing maps of the probability (isotonic regression, as in CORP) for pairs, two classes and labels; and
+      for the Brier score of several classes, which is the sum of those of each class against the rest;
+    - all temperatures for the log loss of several classes, which is no such sum.
+
+    As the map is chosen on the samples it is judged on, the calibration part of a calibrated model is slightly above 0
+    (Dimitriadis, Gneiting, Jordan, PNAS 2021; Berta et al., "Rethinking Early Stopping", 2025).
+
+    Args:
+        score: ``"log_loss"``, in nats, or ``"brier"``; the Brier score is summed over classes, as
+            :func:`calibrant.metrics.brier` does. Both are averaged over labels.
+
+    Example:
+        >>> import numpy as np
+        >>> from calibrant import metrics
+        >>> generator = np.random.default_rng(0)
+        >>> risk = generator.uniform(0.1, 0.9, 10_000)
+        >>> parts = metrics.decomposition(risk, generator.random(10_000) < risk + 0.08)
+        >>> print(f"{parts.loss:.3f} = {parts.calibration:.3f} + {parts.refinement:.3f}, {parts.recalibration}")
+        0.574 = 0.018 + 0.556, isotonic
+    """
+    inputs.check_choice("score", score, ("log_loss", "brier"))
+    data = predictions(confidence, correct, **keywords)
+    task = data.task
+    if task == "multi-class" and score == "log_loss":
+        return _by_temperature(data)
+    judged = [view.pairs for view in views(data, most=data.classes or 1) if view.kind != "top label"]
+    parts = np.array([_by_isotonic(pairs, score) for pairs in judged])
+    loss, refinement, uncertainty = parts.mean(0).tolist()
+    if task in ("binary", "multi-class") and score == "brier":
+        # Of two classes only one is a view; the other has the same parts.
+        loss, refinement, uncertainty = (part * (data.classes or 1) for part in (loss, refinement, uncertainty))
+    if task == "binary" and score == "log_loss":
+        loss = log_loss(data)  # from logits it is exact, where a probability rounds to 1
+        refinement = min(loss, refinement)
+    maps = "isotonic" if len(judged) == 1 else "isotonic, each class"
+    return Decomposition(loss, loss - refinement, refinement, maps, uncertainty)
+
+
+def top_label_parts(data: Predictions) -> Decomposition:
+    """Parts of :func:`calibrant.metrics.brier_top`."""
+    loss, refinement, uncertainty = _by_isotonic(data, "brier")
+    return Decomposition(loss, loss - refinement, refinement, "isotonic", uncertainty)
+
+
+def brier_miscalibration(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
+    """Miscalibration (MCB) of the top label: how much the best increasing map lowers :func:`brier_top`."""
+    return predictions(confidence, correct, **keywords).once(top_label_parts).calibration
+
+
+def brier_discrimination(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
+    """Discrimination (DSC) of the top label: how well confidence separates right from wrong."""
+    return predictions(confidence, correct, **keywords).once(top_label_parts).discrimination
+
+
+def brier_uncertainty(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
+    """Uncertainty (UNC) of the top label: the Brier score of a confidence that always equals the accuracy."""
+    return predictions(confidence, correct, **keywords).once(top_label_parts).uncertainty
+
+
+def _by_isotonic(pairs: Predictions, score: ProperScore) -> tuple[float, float, float]:
+    """The score of pairs; of the increasing map of them that has the lowest; and of the rate of outcomes."""
+
+    def mean(p: Array, samples: Array, right: Array) -> float:
+        if score == "brier":
+            each = right * (1 - p) ** 2 + (samples - right) * p**2
+        else:
+            floored, rest = np.maximum(p, SMALLEST_PROBABILITY), np.maximum(1 - p, SMALLEST_PROBABILITY)
+            each = -right * np.log(floored) - (samples - right) * np.log(rest)
+        return float(each.sum() / samples.sum())
+
+    loss = brier_top(pairs) if score == "brier" else mean(*pairs.ties)
+    samples, right = sums_of(pairs, IsotonicPools).pooled()
+    refinement = min(mean(right / samples, samples, right), loss)
+    return loss, refinement, mean(np.full(len(right), right.sum() / samples.sum()), samples, right)
+
+
+def _by_temperature(data: Predictions) -> Decomposition:
+    """Parts of the log loss, by its minimum over temperatures: Newton's method in the inverse, a convex problem."""
+    probabilities, target = data.of_classes("the log loss")
+    logits = data.logits if data.logits is not None else np.log(np.maximum(probabilities, SMALLEST_PROBABILITY))
+    weight = data.counts
+
+    def at(inverse: float) -> tuple[float, float, float]:
+        value = slope = curve = 0.0
+        for rows in row_blocks(len(target)):
+            block = logits[rows].astype(np.float64)
+            block -= block.max(1, keepdims=True)
+            share, of_target = weight[rows], block[np.arange(len(block)), target[rows]]
+            with np.errstate(under="ignore"):
+                powers = np.exp(inverse * block)
+            totals = powers.sum(1)
+            mean = (powers * block).sum(1) / totals
+            value += float(share @ (np.log(totals) - inverse * of_target))
+            slope += float(share @ (mean - of_target))
+            curve += float(share @ ((powers * block**2).sum(1) / totals - mean**2))
+        return value / weight.sum(), slope / weight.sum(), curve / weight.sum()
+
+    low, high, inverse = 0.0, np.inf, 1.0
+    loss, slope, curve = at(inverse)
+    best = loss
+    for _ in range(NEWTON_STEPS):
+        low, high = (low, inverse) if slope > 0 else (inverse, high)
+        new = inverse - slope / curve if curve > 0 else np.nan
+        if not low < new < high:
+            new = (low + high) / 2 if high < np.inf else 2 * inverse
+        if abs(new - inverse) <= 1e-9 * inverse:
+            break
+        inverse = float(new)
+        value, slope, curve = at(inverse)
+        best = min(best, value)
+    shares = np.bincount(target, weight) / weight.sum()
+    entropy = -float((shares * np.log(np.maximum(shares, SMALLEST_PROBABILITY))).sum())
+    return Decomposition(loss, loss - best, best, "temperature", entropy)
+
+
+class IsotonicPools:
+    """Ties pooled until accuracy rises with confidence.
+
+    Pools of the whole are made of pools of its parts: blocks are pooled one by one, and then their few pools together.
+    """
+
+    def __init__(self, _: Predictions) -> None:
+        self.pools: list[tuple[Array, Array]] = []
+
+    def add(self, ties: Block) -> None:
+        """Add the next block."""
+        self.pools.append(_pool(ties))
+
+    def pooled(self) -> tuple[Array, Array]:
+        """Number of samples and of right ones in each pool, in ascending order."""
+        samples, right = (np.concatenate(field) for field in zip(*self.pools, strict=True))
+        return _pool(Ties(right, samples, right))
+
+
+def _pool(ties: Ties) -> tuple[Array, Array]:
+    from scipy.optimize import isotonic_regression
+
+    starts = isotonic_regression(ties.right / ties.samples, weights=ties.samples).blocks[:-1]
+    return np.add.reduceat(ties.samples, starts), np.add.reduceat(ties.right, starts)

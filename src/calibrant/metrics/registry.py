@@ -5,19 +5,19 @@ in :mod:`calibrant.metrics`.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from calibrant import inputs
-from calibrant.metrics import binned, cumulative, decomposition, jackknife, kernel, proper, smooth
+from calibrant.metrics import binned, jackknife, proper, unbinned
 from calibrant.metrics.binned import ConventionName
-from calibrant.metrics.cumulative import RowStatistic
 from calibrant.metrics.jackknife import Jackknife
 from calibrant.metrics.predictions import Predictions, Task
+from calibrant.metrics.ties import RowStatistic
 
 # A metric by its key, or a function of the user.
 Chosen = str | Callable[[Predictions], Any]
@@ -36,15 +36,15 @@ class Metric:
         meaning: One line of explanation.
         remark: Addition to the convention that depends on the predictions.
         evaluated: Whether ``evaluate`` computes it.
-        only_calibration: Whether it measures calibration and nothing else. Otherwise low and high values alike show
-            miscalibration.
+        kind: ``"error"`` of calibration alone, whose population value is 0 for a calibrated model and positive for any
+            other; ``"signed"`` if such an error has a sign, so that comparisons use its absolute value; ``"mixed"`` if
+            it measures something else too, so that low and high values alike show miscalibration; ``"own"`` of a
+            user's function, which grows as calibration gets worse.
         more_is_better: Whether a larger value is better.
         rows: Computes it from many rows of residuals at once, for predictions that differ in nothing else.
         jackknife: Computes it with all leave-one-out values, if it is a U-statistic.
         minimum: Fewest samples that it needs.
-        signed: Whether its errors have a sign. Comparisons use the absolute value only.
         of_classes: Whether it uses all classes if they are known, not only the predicted one.
-        vanishes: Whether its population value is 0 for a calibrated model, and positive for any other.
         span: Smallest and largest possible population value.
     """
 
@@ -56,14 +56,12 @@ class Metric:
     meaning: str = ""
     remark: Callable[[Predictions], str] | None = None
     evaluated: bool = True
-    only_calibration: bool = True
+    kind: Literal["error", "signed", "mixed", "own"] = "error"
     more_is_better: bool = False
     rows: Callable[[Predictions], RowStatistic] | None = None
     jackknife: Callable[[Predictions], Jackknife] | None = None
     minimum: int = 1
-    signed: bool = False
     of_classes: bool = False
-    vanishes: bool = True
     span: tuple[float, float] = (0.0, 1.0)
 
     def format(self, value: float, *, signed: bool = False) -> str:
@@ -89,9 +87,8 @@ def find_metric(metric: Chosen, bins: int | None = None, convention: ConventionN
     name = getattr(metric, "__name__", type(metric).__name__)
     if name in table and getattr(metric, "__module__", "").startswith("calibrant.metrics."):
         return table[name]
-    return Metric(
-        name, lambda given: float(metric(given)), name, of_classes=True, vanishes=False, span=(-math.inf, math.inf)
-    )
+    span = (-math.inf, math.inf)
+    return Metric(name, lambda given: float(metric(given)), name, kind="own", of_classes=True, span=span)
 
 
 # Display name and convention of metrics whose pairs are labels and their probabilities, not predictions.
@@ -138,156 +135,140 @@ def metrics_table(bins: int | None = None, convention: ConventionName = "paper")
         bins: Number of bins of the binned metrics; by default the convention's, or 15 of equal mass.
         convention: Convention of the bins of equal width.
     """
-    entries = (*_of_answers(), *_of_bins(bins, convention), *_of_curves(), *_of_kernels(), *_proper())
+    rule = binned.convention_of(convention, bins)
+    mass = binned.MASS_BINS if bins is None else bins
+    widths: dict[str, Any] = {"bins": bins, "convention": convention}
+    entries = (
+        Metric(
+            "accuracy", proper.accuracy, "accuracy", "%", "top label", "Share of predictions that are right.",
+            jackknife=jackknife.accuracy_jackknife, more_is_better=True, kind="mixed",
+        ),
+        Metric(
+            "mean_confidence", proper.mean_confidence, "mean confidence", "%", "top label",
+            "Mean probability of the predicted class.", kind="mixed",
+        ),
+        Metric(
+            "gap", proper.gap, "gap", "%", "confidence - accuracy",
+            "Mean confidence minus accuracy: above 0 over-confident, below 0 under-confident.",
+            rows=proper.gap_rows, jackknife=jackknife.gap_jackknife, kind="signed", span=(-1.0, 1.0),
+            remark=_share_of_positives,
+        ),
+        Metric(
+            "ece", partial(binned.ece, **widths), "ECE", "%", f"{convention}: {rule.describe()}",
+            "Distance between confidence and accuracy in bins of confidence, averaged over samples. It depends on the "
+            "bins: compare values of one convention only.",
+            rows=partial(binned.ece_rows, **widths),
+        ),
+        Metric(
+            "equal_mass_ece", partial(binned.equal_mass_ece, bins=mass), "equal-mass ECE", "%",
+            f"{mass} bins, ties together", "ECE with bins that hold equally many samples.",
+        ),
+        Metric(
+            "ece_sweep", binned.ece_sweep, "ECE-sweep", "%", "equal mass",
+            "Equal-mass ECE with the most bins for which accuracy still rises from bin to bin.", remark=_number_of_bins,
+        ),
+        Metric(
+            "smooth_ece", unbinned.smooth_ece, "smooth ECE", "%", "kernel as wide as the value",
+            "ECE without bins: gaps are averaged by a kernel that is as wide as the value itself.",
+        ),
+        Metric(
+            "debiased_l2", partial(binned.debiased_l2, bins=mass), "debiased L2", "%",
+            f"{mass} equal-mass bins, rooted", "Root mean square of the bins' gaps, minus what chance adds to it.",
+        ),
+        Metric(
+            "mce", partial(binned.mce, **widths), "MCE", "%", "as ECE",
+            "Largest gap of any bin, often that of a bin with few samples.",
+            remark=partial(_samples_of_worst_bin, **widths),
+        ),
+        Metric(
+            "classwise_ece", partial(binned.classwise_ece, **widths), "class-wise ECE", "%",
+            "mean of classes, bins as ECE",
+            "ECE of the probability of one class on all samples, averaged over the classes.", of_classes=True,
+        ),
+        Metric(
+            "ks_error", unbinned.ks_error, "KS error", "%", "cumulative, ties grouped",
+            "Largest distance between cumulative confidence and cumulative accuracy. No bins.",
+            rows=unbinned.ks_rows,
+        ),
+        Metric(
+            "esd", unbinned.esd, "ESD", "", "unbiased, may be below 0",
+            "Mean squared distance between these two curves. No bins; unbiased, so chance can take it below 0.",
+            rows=unbinned.esd_rows, jackknife=jackknife.esd_jackknife, minimum=3,
+        ),
+        Metric(
+            "integrated_calibration_index", unbinned.integrated_calibration_index, "ICI", "%",
+            "kernel curve, Scott's width", "Mean distance between stated probabilities and a smooth calibration curve.",
+            evaluated=False,
+        ),
+        Metric(
+            "mmce_unbiased", unbinned.mmce_unbiased, "MMCE²", "", "unbiased, Laplace kernel 0.4",
+            "Maximum mean calibration error, squared: products of the gaps of samples with similar confidence, "
+            "averaged. Unbiased, so chance can take it below 0.",
+            rows=unbinned.mmce_rows, jackknife=jackknife.mmce_jackknife, minimum=2,
+        ),
+        Metric(
+            "skce", unbinned.skce, "SKCE", "", "unbiased, kernel of width 1",
+            "Products of the residuals of samples with similar probabilities of all classes, averaged. Time grows with "
+            "the square of the number of samples.",
+            evaluated=False, minimum=2, of_classes=True, span=(0.0, 2.0),
+        ),
+        Metric(
+            "log_loss", proper.log_loss, "NLL", "nats", "nats",
+            "Mean negative logarithm of the probability of the true class: accuracy and calibration in one number.",
+            remark=_smallest_probability, of_classes=True, span=(0.0, math.inf), kind="mixed",
+        ),
+        Metric(
+            "brier", proper.brier, "Brier", "", "sum over classes",
+            "Squared distance between probabilities and the truth, summed over classes: accuracy and calibration in "
+            "one number.",
+            of_classes=True, span=(0.0, 2.0), kind="mixed",
+        ),
+        Metric(
+            "brier_top", proper.brier_top, "Brier, top label", "", "mean squared residual",
+            "Squared distance between confidence and being right: MCB\xa0\N{MINUS SIGN}\xa0DSC\xa0+\xa0UNC.",
+            remark=lambda _: " = MCB - DSC + UNC", kind="mixed",
+        ),
+        Metric(
+            "brier_miscalibration", proper.brier_miscalibration, "  MCB", "", "miscalibration, isotonic",
+            "Miscalibration: how much the best increasing map of confidences lowers the Brier score.",
+        ),
+        Metric(
+            "brier_discrimination", proper.brier_discrimination, "  DSC", "", "discrimination",
+            "Discrimination: how well confidence separates right from wrong. More is better.",
+            more_is_better=True, kind="mixed",
+        ),
+        Metric(
+            "brier_uncertainty", proper.brier_uncertainty, "  UNC", "", "accuracy (1 - accuracy)",
+            "Uncertainty: the Brier score of a confidence that always equals the accuracy.", kind="mixed",
+        ),
+        Metric(
+            "aurc", proper.aurc, "AURC", "", "risk-coverage, ties averaged",
+            "Area under the risk-coverage curve: the share of errors among the most confident samples, averaged over "
+            "how many of them are kept.", kind="mixed",
+        ),
+    )  # fmt: skip
     return {entry.key: entry for entry in entries}
 
 
-MIXED: dict[str, Any] = {"only_calibration": False, "vanishes": False}
+def _share_of_positives(given: Predictions) -> str:
+    return f" ({100 * proper.came_true(given):.2f} %)" if given.task == "multi-label" else ""
 
 
-def _of_answers() -> Iterator[Metric]:
-    def positives(given: Predictions) -> str:
-        return f" ({100 * proper.came_true(given):.2f} %)" if given.task == "multi-label" else ""
-
-    yield Metric(
-        "accuracy", proper.accuracy, "accuracy", "%", "top label", "Share of predictions that are right.",
-        jackknife=jackknife.accuracy_jackknife, more_is_better=True, **MIXED,
-    )  # fmt: skip
-    yield Metric(
-        "mean_confidence", proper.mean_confidence, "mean confidence", "%", "top label",
-        "Mean probability of the predicted class.", **MIXED,
-    )  # fmt: skip
-    yield Metric(
-        "gap", proper.gap, "gap", "%", "confidence - accuracy",
-        "Mean confidence minus accuracy: above 0 over-confident, below 0 under-confident.",
-        rows=lambda given: proper.gap_rows(given.ties), jackknife=jackknife.gap_jackknife, signed=True, vanishes=False,
-        span=(-1.0, 1.0), remark=positives,
-    )  # fmt: skip
+def _samples_of_worst_bin(given: Predictions, bins: int | None, convention: ConventionName) -> str:
+    table = binned.equal_width_bins(given, bins=bins, convention=convention)
+    samples = float(table.samples[np.abs(table.gaps).argmax()])
+    number = f"{samples:,.0f}" if samples.is_integer() else f"{samples:,.2f}"
+    return f"; its bin holds {number} sample{'s'[: samples != 1]}"
 
 
-def _of_bins(bins: int | None, convention: ConventionName) -> Iterator[Metric]:
-    rule, count = binned.convention_of(convention, bins)
-    mass = binned.MASS_BINS if bins is None else bins
-    swept = lru_cache(1)(binned.swept_bins)  # ECE-sweep and its remark share them
-
-    def widths(given: Predictions) -> binned.BinTable:
-        return binned.equal_width_bins(given, bins=bins, convention=convention)
-
-    def worst(given: Predictions) -> str:
-        samples = float(widths(given).samples[np.abs(widths(given).gaps).argmax()])
-        number = f"{samples:,.0f}" if samples.is_integer() else f"{samples:,.2f}"
-        return f"; its bin holds {number} sample{'s'[: samples != 1]}"
-
-    def number_swept(given: Predictions) -> str:
-        number = len(swept(given).samples)
-        return f", {number} bin{'s'[: number != 1]} chosen"
-
-    yield Metric(
-        "ece", lambda given: widths(given).error(), "ECE", "%", f"{convention}: {rule.describe(count)}",
-        "Distance between confidence and accuracy in bins of confidence, averaged over samples. It depends on the "
-        "bins: compare values of one convention only.",
-        rows=lambda given: binned.ece_rows(given, bins, convention),
-    )  # fmt: skip
-    yield Metric(
-        "equal_mass_ece", lambda given: binned.equal_mass_ece(given, bins=mass), "equal-mass ECE", "%",
-        f"{mass} bins, ties together", "ECE with bins that hold equally many samples.",
-    )  # fmt: skip
-    yield Metric(
-        "ece_sweep", lambda given: swept(given).error(), "ECE-sweep", "%", "equal mass",
-        "Equal-mass ECE with the most bins for which accuracy still rises from bin to bin.", remark=number_swept,
-    )  # fmt: skip
-    yield Metric(
-        "smooth_ece", smooth.smooth_ece, "smooth ECE", "%", "kernel as wide as the value",
-        "ECE without bins: gaps are averaged by a kernel that is as wide as the value itself.",
-    )  # fmt: skip
-    yield Metric(
-        "debiased_l2", lambda given: binned.debiased_l2(given, bins=mass), "debiased L2", "%",
-        f"{mass} equal-mass bins, rooted", "Root mean square of the bins' gaps, minus what chance adds to it.",
-    )  # fmt: skip
-    yield Metric(
-        "mce", lambda given: widths(given).error(math.inf), "MCE", "%", "as ECE",
-        "Largest gap of any bin, often that of a bin with few samples.", remark=worst,
-    )  # fmt: skip
-    yield Metric(
-        "classwise_ece", lambda given: binned.classwise_ece(given, bins=bins, convention=convention),
-        "class-wise ECE", "%", "mean of classes, bins as ECE",
-        "ECE of the probability of one class on all samples, averaged over the classes.", of_classes=True,
-    )  # fmt: skip
+def _number_of_bins(given: Predictions) -> str:
+    return f", {inputs.counted(len(given.once(binned.swept_bins).samples), 'bin')} chosen"
 
 
-def _of_curves() -> Iterator[Metric]:
-    yield Metric(
-        "ks_error", cumulative.ks_error, "KS error", "%", "cumulative, ties grouped",
-        "Largest distance between cumulative confidence and cumulative accuracy. No bins.",
-        rows=lambda given: cumulative.ks_rows(given.ties),
-    )  # fmt: skip
-    yield Metric(
-        "esd", cumulative.esd, "ESD", "", "unbiased, may be below 0",
-        "Mean squared distance between these two curves. No bins; unbiased, so chance can take it below 0.",
-        rows=lambda given: cumulative.esd_rows(given.ties), jackknife=jackknife.esd_jackknife, minimum=3,
-    )  # fmt: skip
-    yield Metric(
-        "integrated_calibration_index", smooth.integrated_calibration_index, "ICI", "%", "kernel curve, Scott's width",
-        "Mean distance between stated probabilities and a smooth calibration curve.", evaluated=False,
-    )  # fmt: skip
-
-
-def _of_kernels() -> Iterator[Metric]:
-    yield Metric(
-        "mmce_unbiased", kernel.mmce_unbiased, "MMCE²", "", "unbiased, Laplace kernel 0.4",
-        "Maximum mean calibration error, squared: products of the gaps of samples with similar confidence, averaged. "
-        "Unbiased, so chance can take it below 0.",
-        rows=lambda given: kernel.mmce_rows(given.ties), jackknife=jackknife.mmce_jackknife, minimum=2,
-    )  # fmt: skip
-    yield Metric(
-        "skce", kernel.skce, "SKCE", "", "unbiased, kernel of width 1",
-        "Products of the residuals of samples with similar probabilities of all classes, averaged. Time grows with the "
-        "square of the number of samples.",
-        evaluated=False, minimum=2, of_classes=True, span=(0.0, 2.0),
-    )  # fmt: skip
-
-
-def _proper() -> Iterator[Metric]:
-    parts = lru_cache(1)(decomposition.top_label_parts)
-
-    def floor(given: Predictions) -> str:
-        if given.logits is not None or given.probabilities is None:
-            return ""
-        return f"; p = 0 counts as {proper.SMALLEST_PROBABILITY:.1e}"
-
-    yield Metric(
-        "log_loss", proper.log_loss, "NLL", "nats", "nats",
-        "Mean negative logarithm of the probability of the true class: accuracy and calibration in one number.",
-        remark=floor, of_classes=True, span=(0.0, math.inf), **MIXED,
-    )  # fmt: skip
-    yield Metric(
-        "brier", proper.brier, "Brier", "", "sum over classes",
-        "Squared distance between probabilities and the truth, summed over classes: accuracy and calibration in one "
-        "number.",
-        of_classes=True, span=(0.0, 2.0), **MIXED,
-    )  # fmt: skip
-    yield Metric(
-        "brier_top", proper.brier_top, "Brier, top label", "", "mean squared residual",
-        "Squared distance between confidence and being right: MCB\xa0\N{MINUS SIGN}\xa0DSC\xa0+\xa0UNC.",
-        remark=lambda _: " = MCB - DSC + UNC", **MIXED,
-    )  # fmt: skip
-    yield Metric(
-        "brier_miscalibration", lambda given: parts(given).calibration, "  MCB", "", "miscalibration, isotonic",
-        "Miscalibration: how much the best increasing map of confidences lowers the Brier score.",
-    )  # fmt: skip
-    yield Metric(
-        "brier_discrimination", lambda given: parts(given).discrimination, "  DSC", "", "discrimination",
-        "Discrimination: how well confidence separates right from wrong. More is better.", more_is_better=True, **MIXED,
-    )  # fmt: skip
-    yield Metric(
-        "brier_uncertainty", lambda given: parts(given).uncertainty, "  UNC", "", "accuracy (1 - accuracy)",
-        "Uncertainty: the Brier score of a confidence that always equals the accuracy.", **MIXED,
-    )  # fmt: skip
-    yield Metric(
-        "aurc", proper.aurc, "AURC", "", "risk-coverage, ties averaged",
-        "Area under the risk-coverage curve: the share of errors among the most confident samples, averaged over how "
-        "many of them are kept.", **MIXED,
-    )  # fmt: skip
+def _smallest_probability(given: Predictions) -> str:
+    if given.logits is not None or given.probabilities is None:
+        return ""
+    return f"; p = 0 counts as {proper.SMALLEST_PROBABILITY:.1e}"
 
 
 METRICS = metrics_table()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from calibrant import frames
-from calibrant.frames import IndexArray, Marks, is_tensor
+from calibrant.frames import Marks, is_tensor
 from calibrant.inputs import Values, as_array, checked_target
 
 # Largest set of each stratum but the last, as in the authors' code of RAPS.
@@ -26,42 +26,31 @@ def coverage(sets: Values, target: Values) -> float:
         >>> metrics.coverage([[1, 0, 1], [0, 1, 0]], target=[2, 0])
         0.5
     """
-    return float(_covered(*_checked(sets, target)).mean())
+    _, covered = _checked(sets, target)
+    return float(covered.mean())
 
 
 def mean_set_size(sets: Values) -> float:
-    r"""Mean number of classes of a set, :math:`\frac1N \sum_i |S_i|`.
-
-    Args:
-        sets: Whether each class is in the set of each sample, boolean or 0 and 1, ``(N, C)``.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> metrics.mean_set_size([[1, 0, 1], [0, 1, 0]])
-        1.5
-    """
+    r"""Mean number of classes of a set, :math:`\frac1N \sum_i |S_i|`, with sets as in :func:`coverage`."""
     return float(_checked_sets(sets).sum(1).mean())
 
 
 def group_coverage(sets: Values, target: Values, groups: Values | Iterable[Hashable]) -> dict[Any, float]:
     r"""Coverage of the samples of each group, :math:`\Pr(y \in S \mid g)`, in the order of first appearance.
 
-    With ``groups=target`` it is the coverage of each class, with ``groups=sets.sum(1)`` that of each size of set.
+    With ``groups=target`` it is the coverage of each class, with ``groups=sets.sum(1)`` that of each size of set (Vovk,
+    "Conditional validity of inductive conformal predictors", ACML 2012).
 
     Args:
-        sets: Whether each class is in the set of each sample, boolean or 0 and 1, ``(N, C)``.
-        target: Class indices, ``(N,)``.
+        sets: As in :func:`coverage`, and so is ``target``.
         groups: Group of each sample, any labels, ``(N,)``.
-
-    References:
-        Vovk, "Conditional validity of inductive conformal predictors", ACML 2012.
 
     Example:
         >>> from calibrant import metrics
         >>> metrics.group_coverage([[1, 0], [0, 1], [1, 1]], target=[0, 0, 1], groups=["a", "b", "a"])
         {'a': 1.0, 'b': 0.0}
     """
-    covered = _covered(*_checked(sets, target))
+    _, covered = _checked(sets, target)
     arrays = isinstance(groups, np.ndarray) or is_tensor(groups) or frames.opened(groups) is not None
     labels = frames.as_array(groups).tolist() if arrays else list(groups)  # type: ignore[arg-type]
     if len(labels) != len(covered):
@@ -77,20 +66,15 @@ def size_stratified_coverage(
 ) -> float:
     r"""Smallest coverage among strata of set size, :math:`\min_j \Pr(y \in S \mid l_j \le |S| \le h_j)`.
 
-    It is near the marginal coverage if sets are large where, and only where, samples are hard. The paper's violation is
-    the largest distance of a stratum's coverage from :math:`1 - \alpha`. The minimum over strata of few samples is low
-    by chance.
+    It is near the marginal coverage if sets are large where, and only where, samples are hard. The violation of
+    Angelopoulos et al. (ICLR 2021) is the largest distance of a stratum's coverage from :math:`1 - \alpha`. The minimum
+    over strata of few samples is low by chance.
 
     Args:
-        sets: Whether each class is in the set of each sample, boolean or 0 and 1, ``(N, C)``.
-        target: Class indices, ``(N,)``.
+        sets: As in :func:`coverage`, and so is ``target``.
         bounds: Size of the largest sets of each stratum but the last, ascending: by default the strata have 0 to 1,
             2 to 3, 4 to 6, 7 to 10, 11 to 100 and more classes.
         at_least: Number of samples of the smallest stratum that counts.
-
-    References:
-        Angelopoulos, Bates, Malik, Jordan, "Uncertainty Sets for Image Classifiers using Conformal Prediction",
-        ICLR 2021.
 
     Example:
         >>> from calibrant import metrics
@@ -99,13 +83,13 @@ def size_stratified_coverage(
     """
     if any(one >= other for one, other in pairwise(bounds)) or min(bounds, default=0) < 0:
         raise ValueError(f"bounds must be ascending sizes of sets, from 0, got {tuple(bounds)}")
-    inside, labels = _checked(sets, target)
+    inside, covered = _checked(sets, target)
     stratum = np.searchsorted(bounds, inside.sum(1))
     samples = np.bincount(stratum)
     judged = samples >= max(at_least, 1)
     if not judged.any():
         raise ValueError(f"no stratum has {at_least} samples, the largest has {samples.max()}: lower at_least")
-    return float((np.bincount(stratum, _covered(inside, labels))[judged] / samples[judged]).min())
+    return float((np.bincount(stratum, covered)[judged] / samples[judged]).min())
 
 
 def _checked_sets(sets: Values) -> Marks:
@@ -120,11 +104,8 @@ def _checked_sets(sets: Values) -> Marks:
     return marks
 
 
-def _checked(sets: Values, target: Values) -> tuple[Marks, IndexArray]:
+def _checked(sets: Values, target: Values) -> tuple[Marks, Marks]:
+    """The sets, and whether each contains the right class."""
     inside = _checked_sets(sets)
-    return inside, checked_target(target, len(inside), inside.shape[1], "sets")
-
-
-def _covered(inside: Marks, target: IndexArray) -> Marks:
-    marks: Marks = inside[np.arange(len(target)), target]
-    return marks
+    labels = checked_target(target, len(inside), inside.shape[1], "sets")
+    return inside, inside[np.arange(len(labels)), labels]

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from calibrant import inputs
+from calibrant.frames import Array
 from calibrant.metrics.binned import BinTable, ConventionName, bin_sums, classwise_gaps, convention_of, table_of
-from calibrant.metrics.cumulative import CumulativeSums, cumulative
 from calibrant.metrics.predictions import Predictions, predictions
 from calibrant.metrics.ties import key_blocks, pack
+from calibrant.metrics.unbinned import CumulativeSums
 
 try:
     from torchmetrics import Metric
@@ -32,13 +33,7 @@ def __dir__() -> list[str]:
 
 
 class StreamingMetric(Metric):
-    """Base class of the streaming metrics.
-
-    Args:
-        takes: First argument of ``update``: ``"logits"`` or ``"probabilities"`` (the second is the target), or
-            ``"confidence"`` (the second is correctness). It is never guessed from the values.
-        **options: Options of ``torchmetrics.Metric``, such as ``dist_sync_on_step``.
-    """
+    """Base class of the streaming metrics."""
 
     is_differentiable = False
     higher_is_better = False
@@ -49,13 +44,8 @@ class StreamingMetric(Metric):
         inputs.check_choice("takes", takes, ("logits", "probabilities", "confidence"))
         self.takes = takes
 
-    def set_dtype(self, dst_type: Any) -> Self:
-        """Keep sums in float64 and keys in int32: in any other type they would be wrong."""
-        del dst_type
-        return self
-
     def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = ()) -> Self:
-        """Move to another device, never to another type, as ``.to(torch.bfloat16)`` of a whole model would."""
+        """Move to another device, never to another type: sums in float64 and keys in int32 would be wrong in others."""
 
         def moved(tensor: Tensor) -> Tensor:
             try:
@@ -74,15 +64,33 @@ class StreamingMetric(Metric):
         return predictions(probabilities=first, target=second)
 
 
-class StreamingECE(StreamingMetric):
+class _Binned(StreamingMetric):
+    """A metric of sums in each bin."""
+
+    sums: Tensor
+    samples: Tensor
+
+    def __init__(self, rows: int, bins: int | None, convention: ConventionName, takes: Takes, options: Any) -> None:
+        super().__init__(takes, **options)
+        self.rule = convention_of(convention, bins)
+        self.add_state("sums", torch.zeros(rows, self.rule.slots, dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("samples", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def add_sums(self, sums: Array, samples: int) -> None:
+        """Add the sums of a batch."""
+        self.sums += torch.from_numpy(sums).to(self.sums)
+        self.samples += samples
+
+
+class StreamingECE(_Binned):
     """ECE in constant memory.
 
     Args:
-        bins: Number of bins; by default the convention's.
-        convention: As in :func:`calibrant.metrics.ece`.
-        takes: ``"logits"``, ``"probabilities"`` or ``"confidence"``.
+        bins: As in :func:`calibrant.metrics.ece`, and so is ``convention``.
+        takes: First argument of ``update`` of any streaming metric: ``"logits"`` or ``"probabilities"`` (the second is
+            the target), or ``"confidence"`` (the second is correctness). It is never guessed from the values.
         norm: As in :func:`calibrant.metrics.ece`; infinity for MCE.
-        **options: Options of ``torchmetrics.Metric``.
+        **options: Options of ``torchmetrics.Metric``, such as ``dist_sync_on_step``.
 
     Example:
         >>> import torch
@@ -94,9 +102,6 @@ class StreamingECE(StreamingMetric):
         0.5
     """
 
-    sums: Tensor
-    samples: Tensor
-
     def __init__(
         self,
         bins: int | None = None,
@@ -106,27 +111,17 @@ class StreamingECE(StreamingMetric):
         norm: float = 1.0,
         **options: Any,
     ) -> None:
-        super().__init__(takes, **options)
+        super().__init__(3, bins, convention, takes, options)  # rows: samples, sum of confidence, right ones
         self.norm = inputs.check_range("norm", norm, low=1, high=math.inf)
-        self.rule, self.bins = convention_of(convention, bins)
-        slots = self.bins + (self.rule.last == "extra")
-        # Rows: samples, sum of confidence, right ones.
-        self.add_state("sums", torch.zeros(3, slots, dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("samples", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, first: Tensor, second: Tensor) -> None:
         """Add a batch."""
         data = self.batch(first, second)
-        edges = self.rule.edges_like(data.confidence, self.bins)
-        added = np.stack(bin_sums(data.confidence, data.correct, edges, self.rule))
-        self.sums += torch.from_numpy(added).to(self.sums)
-        self.samples += len(data)
+        self.add_sums(bin_sums(data.confidence, data.correct, self.rule), len(data))
 
     def table(self) -> BinTable:
         """The bins so far."""
-        edges = self.rule.edges_like(np.zeros(0), self.bins)
-        samples, confidence, right = self.sums.cpu().numpy()
-        return table_of(edges, samples, confidence, right)
+        return table_of(self.rule.edges_like(np.zeros(0)), self.sums.cpu().numpy())
 
     def compute(self) -> Tensor:
         """ECE of all batches; NaN before the first."""
@@ -135,12 +130,7 @@ class StreamingECE(StreamingMetric):
 
 
 class StreamingGap(StreamingECE):
-    """Signed gap, mean confidence minus accuracy, in constant memory; see :func:`calibrant.metrics.gap`.
-
-    Args:
-        takes: ``"logits"``, ``"probabilities"`` or ``"confidence"``.
-        **options: Options of ``torchmetrics.Metric``.
-    """
+    """Signed gap, mean confidence minus accuracy, in constant memory; see :func:`calibrant.metrics.gap`."""
 
     def __init__(self, takes: Takes = "logits", **options: Any) -> None:
         super().__init__(1, "netcal", takes, **options)
@@ -151,19 +141,8 @@ class StreamingGap(StreamingECE):
         return gap
 
 
-class StreamingClasswiseECE(StreamingMetric):
-    """Class-wise ECE in constant memory: a table of bins for each class.
-
-    Args:
-        classes: Number of classes.
-        bins: Number of bins; by default the convention's.
-        convention: As in :func:`calibrant.metrics.ece`.
-        takes: ``"logits"`` or ``"probabilities"``.
-        **options: Options of ``torchmetrics.Metric``.
-    """
-
-    sums: Tensor
-    samples: Tensor
+class StreamingClasswiseECE(_Binned):
+    """Class-wise ECE in constant memory: a table of bins for each of so many classes."""
 
     def __init__(
         self,
@@ -173,22 +152,18 @@ class StreamingClasswiseECE(StreamingMetric):
         takes: Literal["logits", "probabilities"] = "logits",
         **options: Any,
     ) -> None:
-        super().__init__(takes, **options)
         inputs.check_choice("takes", takes, ("logits", "probabilities"))
         inputs.check_count("classes", classes)
-        self.rule, self.bins = convention_of(convention, bins)
-        slots = self.bins + (self.rule.last == "extra")
         # Confidence minus right ones of each class and bin: all that class-wise ECE needs.
-        self.add_state("sums", torch.zeros(classes, slots, dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("samples", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        super().__init__(classes, bins, convention, takes, options)
 
     def update(self, first: Tensor, second: Tensor) -> None:
         """Add a batch."""
         data = self.batch(first, second)
         if data.classes != len(self.sums):
             raise ValueError(f"expected {len(self.sums)} classes, got {data.classes}")
-        self.sums += torch.from_numpy(classwise_gaps(data, self.rule, self.bins)[0]).to(self.sums)
-        self.samples += len(data)
+        gaps, _ = classwise_gaps(data, self.rule)
+        self.add_sums(gaps, len(data))
 
     def compute(self) -> Tensor:
         """Mean over classes of the ECE of all batches."""
@@ -219,16 +194,14 @@ class _Sorted(StreamingMetric):
         state: Any = self.keys  # after synchronisation torchmetrics leaves one tensor
         parts = [state] if isinstance(state, Tensor) else list(state)
         keys = torch.cat(parts).cpu().numpy().view(np.uint32) if parts else np.zeros(0, dtype=np.uint32)
-        return cumulative(key_blocks(np.sort(keys)))
+        sums = CumulativeSums()
+        for ties in key_blocks(np.sort(keys)):
+            sums.add(ties)
+        return sums
 
 
 class StreamingESD(_Sorted):
-    """ESD of all samples, exact, with 4 bytes per sample; see :func:`calibrant.metrics.esd`.
-
-    Args:
-        takes: ``"logits"``, ``"probabilities"`` or ``"confidence"``.
-        **options: Options of ``torchmetrics.Metric``.
-    """
+    """ESD of all samples, exact, with 4 bytes per sample; see :func:`calibrant.metrics.esd`."""
 
     def compute(self) -> Tensor:
         """ESD of all batches."""
@@ -236,12 +209,7 @@ class StreamingESD(_Sorted):
 
 
 class StreamingKS(_Sorted):
-    """KS error of all samples, exact, with 4 bytes per sample; see :func:`calibrant.metrics.ks_error`.
-
-    Args:
-        takes: ``"logits"``, ``"probabilities"`` or ``"confidence"``.
-        **options: Options of ``torchmetrics.Metric``.
-    """
+    """KS error of all samples, exact, with 4 bytes per sample; see :func:`calibrant.metrics.ks_error`."""
 
     def compute(self) -> Tensor:
         """KS error of all batches."""

@@ -5,7 +5,6 @@ pairs are residuals of the ties, made in blocks of rows; draws for any other met
 blocks does not change the draws. A sample of weight 2 is drawn as two; 0.3 is drawn with this probability.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Unpack
@@ -13,22 +12,22 @@ from typing import Unpack
 import numpy as np
 
 from calibrant import inputs
-from calibrant.frames import Array
+from calibrant.frames import Array, IndexArray
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.closed_form import HypothesisTest, closed_form_test, p_value
-from calibrant.metrics.cumulative import esd_rows
 from calibrant.metrics.predictions import (
-    ROWS,
     Confidence,
     Correct,
     Keywords,
     Predictions,
     View,
     predictions,
+    row_blocks,
     views,
 )
 from calibrant.metrics.registry import Chosen, Metric, find_metric, label, number
 from calibrant.metrics.ties import Ties
+from calibrant.metrics.unbinned import esd_rows
 
 # Called with the number of draws done, and the total number.
 Progress = Callable[[int, int], None]
@@ -38,9 +37,9 @@ CELLS = 1 << 15
 NULL, BOOTSTRAP = 0, 1
 # Draws that equal the data up to rounding are as extreme as the data.
 ROUNDING = 1e-12
-# Draws per view of a family: with fewer than 20, no view could be rejected after the correction.
+# Draws per view or group of a family: with fewer than 20, none could be rejected after the correction.
 DRAWS_EACH = 40
-# A view of a family with so many draws as bad as the data needs no more of them.
+# With so many draws as bad as the data, no more are needed.
 ENOUGH = 20
 # Kuiper's p-value that needs no draws, with enough expected events that its law holds roughly so far out.
 TINY_P_VALUE, EVENTS = 1e-9, 10.0
@@ -59,10 +58,6 @@ class CalibrationTest(HypothesisTest):
         null_mean: Mean of the metric over the draws, which a calibrated model scores by chance; for the gap, of its
             absolute value.
         critical_value: Value that a calibrated model exceeds in 5 % of the draws; for the gap, in absolute value.
-
-    Example:
-        >>> print(CalibrationTest("esd", 6.34e-4, 0.002, 1000, 0.0, 1.9e-4))
-        ESD 6.34e-04, p = 0.002 (1,000 draws): the hypothesis that the model is calibrated is rejected at 5 %
     """
 
     metric: str
@@ -74,7 +69,7 @@ class CalibrationTest(HypothesisTest):
 
     def __str__(self) -> str:
         found = f"{label(self.metric)} {number(self.metric, self.statistic)}, {p_value(self.p_value)}"
-        rejected = "rejected" if self.rejected() else "not rejected"
+        rejected = "rejected" if self.rejected else "not rejected"
         return f"{found} ({self.draws:,} draws): the hypothesis that the model is calibrated is {rejected} at 5 %"
 
 
@@ -97,8 +92,9 @@ def calibration_test(
     .. math:: p = \frac{1 + \#\{\text{draws with a metric} \ge \text{that of the data}\}}{1 + \#\text{draws}}.
 
     The test is exact for any metric, at any number of samples: a calibrated model is rejected at level 0.05 in 5 % of
-    cases. For ESD, KS, ECE, MMCE and the gap one sort serves all draws. For metrics of all classes, and for your own
-    functions, targets are drawn from the class probabilities if those are known.
+    cases (Bröcker, Smith, Weather and Forecasting 2007; Vaicenavicius et al., AISTATS 2019). For ESD, KS, ECE, MMCE and
+    the gap one sort serves all draws. For metrics of all classes, and for your own functions, targets are drawn from
+    the class probabilities if those are known.
 
     For some metrics a deviation in either direction shows miscalibration. The gap counts by its absolute value. Brier,
     log loss, accuracy and AURC are compared with the values that the confidences predict: a model that is right more
@@ -106,8 +102,6 @@ def calibration_test(
     two sides.
 
     Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(N,)``; or checked predictions.
-        correct: 1 or True where the prediction is right, same shape.
         metric: Name of a function of :mod:`calibrant.metrics`, such as ``"ece"`` or ``"smooth_ece"``; the keys of
             ``calibrant.metrics.registry`` list all. Or the function itself; or your own function of
             :class:`~calibrant.metrics.Predictions` that grows as calibration gets worse.
@@ -115,12 +109,6 @@ def calibration_test(
         seed: Seed of the draws: the same seed gives the same result.
         bins: Number of bins of the binned metrics; by default the convention's, or 15 of equal mass.
         convention: Convention of the equal-width bins, as in :func:`calibrant.metrics.ece`.
-        **keywords: ``logits=`` or ``probabilities=`` with ``target=`` in place of confidence and correct.
-
-    References:
-        Bröcker, Smith, "Increasing the Reliability of Reliability Diagrams", Weather and Forecasting 2007;
-        Vaicenavicius, Widmann, Andersson, Lindsten, Roll, Schön, "Evaluating model calibration in classification",
-        AISTATS 2019.
 
     Example:
         >>> import numpy as np
@@ -133,23 +121,24 @@ def calibration_test(
     """
     measure = asked_metric(metric, draws, seed, bins, convention)
     data = single(predictions(confidence, correct, minimum=measure.minimum, name=label(measure.key), **keywords))
-    return test_against_draws(measure, *draw_null(data, measure, draws, seed))
+    return test_of_metric(data, measure, draws, seed)
 
 
-def test_against_draws(measure: Metric, observed: float, null: Array) -> CalibrationTest:
-    """The test of a metric's value against its values on draws from a calibrated model."""
-    draws = len(null)
-    size = abs(observed) if measure.signed else observed
-    null = np.abs(null) if measure.signed else null
+def test_of_metric(data: Predictions, measure: Metric, draws: int, seed: int) -> CalibrationTest:
+    """The test of :func:`calibration_test` of checked predictions."""
+    observed, null = value_of(data, measure), null_values(data, measure, draws, seed)
+    size = observed
+    if measure.kind == "signed":
+        size, null = abs(observed), np.abs(null)
     slack = ROUNDING * max(abs(observed), float(np.abs(null).max()))
     p_value = (1 + int((null >= size - slack).sum())) / (1 + draws)
-    if not measure.only_calibration:
+    if measure.kind == "mixed":
         p_value = min(2 * min(p_value, (1 + int((null <= size + slack).sum())) / (1 + draws)), 1.0)
     return CalibrationTest(measure.key, observed, p_value, draws, float(null.mean()), float(np.quantile(null, 0.95)))
 
 
 @dataclass(frozen=True, eq=False)
-class Judgement:
+class Judgement(HypothesisTest):
     """Test of one view.
 
     Attributes:
@@ -162,11 +151,6 @@ class Judgement:
     test: CalibrationTest
     p_value: float
 
-    @property
-    def rejected(self) -> bool:
-        """Whether the hypothesis is rejected at 5 %, after the correction."""
-        return self.p_value <= 0.05
-
 
 def judge(
     given: Predictions, *, draws: int = 1000, seed: int = 0, progress: Progress | None = None, early: bool = False
@@ -177,8 +161,8 @@ def judge(
     are families: their p-values are corrected by Holm's method, so that at most 5 % of calibrated models have any class
     or label rejected. Each of m views gets at least ``40 m`` draws, but they end early
 
-    - once 20 draws are as bad as the data: the p-value is 20 over the number of draws (Besag and Clifford), which is
-      valid;
+    - once 20 draws are as bad as the data: the p-value is 20 over the number of draws (Besag, Clifford, Biometrika
+      1991), which is valid;
     - after 100 draws if Kuiper's :func:`closed_form_test` has a p-value below 1e-9 with ten expected events or more;
       it is then used.
 
@@ -188,10 +172,6 @@ def judge(
         seed: Seed of the draws.
         progress: Called with the number of views done and their number.
         early: Whether draws of confidences, the top label and the risk end early too; their p-values are then coarser.
-
-    References:
-        Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 1979; Besag,
-        Clifford, "Sequential Monte Carlo p-values", Biometrika 1991.
 
     Example:
         >>> import numpy as np
@@ -214,21 +194,21 @@ def judge_views(
     """The tests of :func:`judge` of these views."""
     inputs.check_count("draws", draws)
     family = [view for view in found if view.kind in ("class", "label")]
-    tests = []
-    for done, view in enumerate(found, 1):
-        alone = view.kind not in ("class", "label") or len(family) == 1
-        tests.append(
-            calibration_test(view.pairs, draws=draws, seed=seed)
-            if alone and not early
-            else sequential_test(view.pairs, draws, seed)
-            if alone
-            else sequential_test(view.pairs, max(draws, DRAWS_EACH * len(family)), seed)
-        )
+    if len(family) == 1:
+        family = []
+    tests: list[CalibrationTest] = []
+    for view in found:
+        if view in family:
+            tests.append(sequential_test(view.pairs, max(draws, DRAWS_EACH * len(family)), seed))
+        elif early:
+            tests.append(sequential_test(view.pairs, draws, seed))
+        else:
+            tests.append(calibration_test(view.pairs, draws=draws, seed=seed))
         if progress is not None:
-            progress(done, len(found))
-    alone_first = len(found) - len(family)
-    corrected = [test.p_value for test in tests[:alone_first]]
-    corrected += holm([test.p_value for test in tests[alone_first:]])
+            progress(len(tests), len(found))
+    p_values = [test.p_value for test in tests]
+    alone = len(found) - len(family)  # these come first
+    corrected = p_values[:alone] + holm(p_values[alone:])
     return tuple(Judgement(*each) for each in zip(found, tests, corrected, strict=True))
 
 
@@ -249,28 +229,25 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def sequential_test(pairs: Predictions, draws: int, seed: int) -> CalibrationTest:
     """Test of calibration with ESD that ends as soon as its answer is known."""
     ties = pairs.ties
-    value = esd_rows(ties)
+    value = esd_rows(pairs)
     observed = float(value(observed_residuals(ties))[0])
     events = float((ties.samples * ties.confidence * (1 - ties.confidence)).sum())
     kuiper = closed_form_test(pairs).p_value if events >= EVENTS else 1.0
     if kuiper < TINY_P_VALUE:
         draws = min(draws, LEAST_DRAWS)
-    drawn: list[Array] = []
-    worse = made = 0
+    null: Array = np.zeros(0)
+    worse: IndexArray = np.zeros(0, dtype=np.intp)
     for block in null_residuals(ties, draws, seed):
-        null = value(block)
+        null = np.append(null, value(block))
         slack = ROUNDING * max(abs(observed), float(np.abs(null).max()))
-        as_bad = np.flatnonzero(null >= observed - slack)
-        drawn.append(null)
-        if worse + len(as_bad) >= ENOUGH:
-            made += int(as_bad[ENOUGH - worse - 1]) + 1
-            worse = ENOUGH
+        worse = np.flatnonzero(null >= observed - slack)
+        if len(worse) >= ENOUGH:
+            null = null[: worse[ENOUGH - 1] + 1]
             break
-        worse, made = worse + len(as_bad), made + len(null)
-    null = np.concatenate(drawn)[:made]
-    p_value = ENOUGH / made if worse >= ENOUGH else (1 + worse) / (1 + made)
-    test = CalibrationTest("esd", observed, p_value, made, float(null.mean()), float(np.quantile(null, 0.95)))
-    return replace(test, p_value=kuiper) if kuiper < TINY_P_VALUE and worse == 0 else test
+    p_value = ENOUGH / len(null) if len(worse) >= ENOUGH else (1 + len(worse)) / (1 + len(null))
+    if kuiper < TINY_P_VALUE and not len(worse):
+        p_value = kuiper
+    return CalibrationTest("esd", observed, p_value, len(null), float(null.mean()), float(np.quantile(null, 0.95)))
 
 
 def asked_metric(metric: Chosen, draws: int, seed: int, bins: int | None, convention: ConventionName) -> Metric:
@@ -288,14 +265,6 @@ def single(data: Predictions) -> Predictions:
             "labels one by one, predictions.of_class(k)"
         )
     return data
-
-
-def finite_value(data: Predictions, measure: Metric) -> float:
-    """The metric of the data; functions of the user's own may return anything."""
-    value = measure.value(data)
-    if not math.isfinite(value):
-        raise ValueError(f"{label(measure.key)} must be a finite number, got {value} for the data: correct the metric")
-    return value
 
 
 def block_sizes(draws: int, width: int) -> Iterator[int]:
@@ -353,40 +322,40 @@ def _unweighted(given: Predictions, generator: np.random.Generator) -> Predictio
 
 
 def _drawn(given: Predictions, generator: np.random.Generator) -> Predictions:
-    if given.probabilities is None or given.target is None:
-        return Predictions(given.confidence, generator.random(len(given)) < given.confidence)
-    if given.task == "multi-label":  # of a single label, see `single`
+    if given.probabilities is None or given.task == "multi-label":  # of a single label, see `single`
         correct = generator.random(len(given)) < given.confidence
-        return replace(given, correct=correct, target=correct.astype(np.intp)[:, np.newaxis])
+        target = None if given.target is None else correct.astype(np.intp)[:, np.newaxis]
+        return replace(given, correct=correct, target=target)
     shares = given.probabilities.cumsum(1, dtype=np.float64)
     shares /= shares[:, -1:]
     uniform = generator.random((len(given), 1))
-    blocks = (slice(start, start + ROWS) for start in range(0, len(given), ROWS))
-    target = np.concatenate([(shares[block] <= uniform[block]).sum(1) for block in blocks])
+    target = np.concatenate([(shares[rows] <= uniform[rows]).sum(1) for rows in row_blocks(len(given))])
     scores = given.probabilities if given.logits is None else given.logits
     return replace(given, correct=scores.argmax(1) == target, target=target)
 
 
-def draw_null(data: Predictions, measure: Metric, draws: int, seed: int) -> tuple[float, Array]:
-    """The metric of the data, and of draws from a calibrated model with the same confidences."""
-    observed = finite_value(data, measure)
+def value_of(data: Predictions, measure: Metric) -> float:
+    """The metric of the data, by the same sums as that of draws: a draw that equals the data must tie with it."""
+    if measure.rows is None:
+        return float(finite(np.array([measure.value(data)]), measure)[0])
+    return float(measure.rows(data)(observed_residuals(data.ties))[0])
+
+
+def null_values(data: Predictions, measure: Metric, draws: int, seed: int) -> Array:
+    """The metric of draws from a calibrated model with the same confidences."""
     if measure.rows is not None:
         value = measure.rows(data)
-        # By the same sums as the draws: a draw that equals the data must tie with it.
-        observed = float(value(observed_residuals(data.ties))[0])
-        null = np.concatenate([value(block) for block in null_residuals(data.ties, draws, seed)])
-    else:
-        drawn = null_predictions(data, draws, seed, of_classes=measure.of_classes)
-        null = np.array([measure.value(each) for each in drawn])
-    return observed, check_draws(null, measure)
+        return np.concatenate([value(block) for block in null_residuals(data.ties, draws, seed)])
+    drawn = null_predictions(data, draws, seed, of_classes=measure.of_classes)
+    return finite(np.array([measure.value(each) for each in drawn]), measure)
 
 
-def check_draws(drawn: Array, measure: Metric) -> Array:
-    """The metric of the draws; functions of the user's own may return anything."""
-    if not np.isfinite(drawn).all():
-        bad = int((~np.isfinite(drawn)).sum())
+def finite(values: Array, measure: Metric) -> Array:
+    """Values of a metric of data or draws; functions of the user's own may return anything."""
+    bad = values[~np.isfinite(values)]
+    if len(bad):
         raise ValueError(
-            f"{label(measure.key)} must be a finite number for every draw, got {bad:,} of {len(drawn):,} that are not: "
-            "use more samples or fewer bins, or correct the metric"
+            f"{label(measure.key)} must be a finite number, got {bad[0]} for {len(bad):,} of {len(values):,} data "
+            "sets: use more samples or fewer bins, or correct the metric"
         )
-    return drawn
+    return values

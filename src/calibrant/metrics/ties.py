@@ -60,12 +60,6 @@ class Block(Ties):
             return np.arange(len(self.samples), dtype=np.float64)  # a sum of ones takes ten times as long
         return self.samples.cumsum() - self.samples
 
-    @cached_property
-    def sums(self) -> tuple[float, float, float]:
-        """Number of samples, sum of their confidences, and number of right ones."""
-        right = float(self.right.sum())
-        return float(self.samples.sum()), right - float(self.residual.sum()), right
-
 
 class TieSums(Protocol):
     """Sums over ties, started from the predictions by a class or by options that can be called."""
@@ -74,6 +68,9 @@ class TieSums(Protocol):
         """Add the next block."""
 
 
+# A metric of many draws at once: from residuals of the ties, ``(draws, groups)``, to values, ``(draws,)``. Draws that
+# keep the confidences change nothing else, so one sort serves them all.
+RowStatistic = Callable[[Array], Array]
 AnySums = TypeVar("AnySums", bound=TieSums)
 
 
@@ -97,13 +94,7 @@ def sums_of(data: "Predictions", start: "Callable[[Predictions], AnySums]") -> A
 
 
 def pack(confidence: Array, correct: Marks) -> Keys:
-    """One unsigned integer per pair that sorts by confidence, wrong before right.
-
-    Example:
-        >>> keys = np.sort(pack(np.float32([0.75, 0.5, 0.75]), np.array([1, 1, 0])))
-        >>> [column.tolist() for column in next(key_blocks(keys))]
-        [[0.5, 0.75], [1.0, 2.0], [1.0, 1.0]]
-    """
+    """One unsigned integer per pair that sorts by confidence, wrong before right."""
     kind = np.uint32 if confidence.dtype == np.float32 else np.uint64
     keys: Keys = np.abs(confidence).view(kind)  # the absolute value turns -0.0, which has another bit, into 0.0
     keys <<= kind(1)
@@ -133,14 +124,20 @@ def ends_of_ties(keys: Keys, cuts: IndexArray) -> IndexArray:
 
 def ties_of_keys(keys: Keys) -> Block:
     """All ties of sorted keys."""
-    one, kind = keys.dtype.type(1), np.float32 if keys.dtype == np.uint32 else np.float64
-    bits, marks = keys >> one, keys & one
-    differs = bits[1:] != bits[:-1]
+    one = keys.dtype.type(1)
+    marks = keys & one
+    differs = (keys[1:] ^ keys[:-1]) > one
     if differs.all():
-        return Block(bits.view(kind).astype(np.float64), np.ones(len(keys)), marks.astype(np.float64))
+        return Block(confidence_of(keys), np.ones(len(keys)), marks.astype(np.float64))
     last = np.append(np.flatnonzero(differs), len(keys) - 1)
     samples, right = np.diff(last, prepend=-1), np.diff(marks.cumsum(dtype=keys.dtype)[last], prepend=0)
-    return Block(bits[last].view(kind).astype(np.float64), samples.astype(np.float64), right.astype(np.float64))
+    return Block(confidence_of(keys[last]), samples.astype(np.float64), right.astype(np.float64))
+
+
+def confidence_of(keys: Keys) -> Array:
+    """The confidences in keys, in float64."""
+    kind = np.float32 if keys.dtype == np.uint32 else np.float64
+    return (keys >> keys.dtype.type(1)).view(kind).astype(np.float64)
 
 
 class SortedRows:
@@ -151,7 +148,7 @@ class SortedRows:
         self.order: IndexArray = rows[np.argsort(given.confidence[rows], kind="stable")]
         self.confidence: Array = given.confidence[self.order].astype(np.float64)
         self.correct: Marks = given.correct[self.order]
-        self.weight: Array = np.ones(len(rows)) if given.weight is None else given.weight[self.order]
+        self.weight: Array = given.counts[self.order]
         differs = self.confidence[1:] != self.confidence[:-1]
         self.first: IndexArray = np.concatenate(([0], np.flatnonzero(differs) + 1))
 

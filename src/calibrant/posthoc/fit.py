@@ -21,6 +21,9 @@ GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio
 CHUNK = 2**18  # elements
 # With fewer samples, whether predictions are right is chance.
 FEWEST = 10
+# Fits of few rows are compared with doing nothing: of up to this many, or four times those that a method needs, if the
+# logits have no more than so many elements.
+COMPARED, COMPARED_ELEMENTS = 200, 2**16
 LIKE_PROBABILITIES = "these logits look like probabilities: pass logits_from_probabilities(probabilities)"
 
 
@@ -94,8 +97,11 @@ def fold_of(data: HeldOut, folds: int) -> IndexArray:
     A sample is in one fold, whatever its weight: if a part of it were fitted and another predicted, a weight that is no
     count of independent samples would make every method look better the closer it fits.
     """
-    fold = np.empty(len(data.target), dtype=np.int64)
-    fold[canonical_order(data)] = np.arange(len(fold)) % folds
+    order = canonical_order(data)
+    # At random within each class: neighbours dealt to different folds would predict one another, and promise too much.
+    order = order[np.lexsort((random_words(1, len(order)), data.target[order]))]
+    fold = np.empty(len(order), dtype=np.int64)
+    fold[order] = np.arange(len(order)) % folds
     return fold
 
 
@@ -262,8 +268,10 @@ class Calibrator(Fitted, ABC):
 
     # Rows that a fit needs before its parameters mean much, below which there is a notice.
     least_rows = 50
-    # Whether the fit can make a class without samples unlikely, and whether it reports useless predictions itself.
-    moves_classes, reports_order = True, False
+    # Whether the fit can make a class without samples unlikely.
+    moves_classes = True
+    # Whether the fit itself reports useless predictions, and whether it compares itself with doing nothing.
+    reports_order, reports_harm = False, False
 
     def __init__(self, *, strict: bool = False) -> None:
         super().__init__()
@@ -314,7 +322,7 @@ class Calibrator(Fitted, ABC):
         return self.least_rows
 
     def examine(self, data: HeldOut) -> None:
-        """Add notices: few rows, absent classes, and predictions that are no better than chance or all right."""
+        """Add notices: few rows, absent classes, useless predictions, and a small fit that is worse than nothing."""
         super().examine(data)
         (count, classes), needed = data.logits.shape, self.rows_needed(data.logits.shape[1])
         if count < needed:
@@ -330,8 +338,15 @@ class Calibrator(Fitted, ABC):
                 f"{len(absent)} of {classes} classes {'has' if len(absent) == 1 else 'have'} no samples ({named}), and "
                 "may become unlikely: use data with all classes, or TemperatureScaling"
             )
-        if count < FEWEST or self.reports_order:
+        if count < FEWEST:
             return
+        if not self.reports_order:
+            self._examine_order(data)
+        is_small = count <= max(COMPARED, 4 * needed) and data.logits.size <= COMPARED_ELEMENTS
+        if is_small and not self.reports_harm and (harm := self._harm(data)):
+            self.notice(harm)
+
+    def _examine_order(self, data: HeldOut) -> None:
         true = data.logits[data.of_target]
         if float((data.logits.mean(1) - true).sum(dtype=np.float64)) >= 0:
             shown = "" if self.labels_ is None else f" (columns were taken as {', '.join(map(str, self.labels_[:8]))})"
@@ -341,7 +356,7 @@ class Calibrator(Fitted, ABC):
             )
         elif bool((true >= data.logits.max(1)).all()):
             self.notice(
-                f"every held-out prediction is right, in all {count} samples: fit on more data, or on data the "
+                f"every held-out prediction is right, in all {len(true)} samples: fit on more data, or on data the "
                 "model was not trained on"
             )
 
@@ -359,10 +374,14 @@ class Calibrator(Fitted, ABC):
             ignore_index: Label of samples to ignore; None to ignore none.
         """
         data, _ = checked_samples(logits, target, sample_weight, ignore_index, self.labels_)
-        if len(data.target) < FEWEST:
-            return None
+        return None if len(data.target) < FEWEST else self._harm(data)
+
+    def _harm(self, data: HeldOut) -> str | None:
         fresh = type(self)(**self.options())
-        after, order = out_of_fold(fresh.fit_map, data, fold_of(data, 5), range(5))
+        try:
+            after, order = out_of_fold(fresh.fit_map, data, fold_of(data, 5), range(5))
+        except ValueError:  # a strict method has no optimum without one of the folds
+            return None
         data = data.take(order)
         before = evaluated(lambda xp, rows: xp.log_softmax(xp.wide(rows)), data.logits)
         with np.errstate(divide="ignore"):

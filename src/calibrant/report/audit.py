@@ -9,14 +9,12 @@ from calibrant import metrics
 from calibrant.files import naming, notices_of_start
 from calibrant.files.layout import Columns
 from calibrant.metrics.binned import CONVENTIONS, ConventionName
-from calibrant.metrics.change import Change, TimeCalibration
 from calibrant.metrics.closed_form import CalibrationLine, ClosedFormTest
-from calibrant.metrics.decomposition import Decomposition
 from calibrant.metrics.evaluate import Score, Scores, html_table
-from calibrant.metrics.groups import GroupCalibration
+from calibrant.metrics.groups import Change, GroupCalibration, TimeCalibration
 from calibrant.metrics.intervals import Comparison, Equivalence, Interval
 from calibrant.metrics.predictions import MOST, Predictions, Task
-from calibrant.metrics.proper import brier_losses, log_losses
+from calibrant.metrics.proper import Decomposition, brier_losses, log_losses
 from calibrant.metrics.registry import metrics_table
 from calibrant.metrics.tests import CalibrationTest, Judgement
 from calibrant.report.formats import score_rows
@@ -159,7 +157,7 @@ class Audit:
             "task": self.task,
             **self.scores.to_dict(),
             "intervals": {key: asdict(found) for key, found in self.intervals.items()},
-            "test": asdict(self.test) | {"rejected_at_5_percent": self.test.rejected()},
+            "test": asdict(self.test) | {"rejected_at_5_percent": self.test.rejected},
             "views": [found.to_dict() for found in self.findings],
             "parts": {score: parts._asdict() for score, parts in self.parts.items()},
             "repair": None if self.repair is None else self.repair.to_dict(),
@@ -319,7 +317,10 @@ def audit_table(
         findings = tuple(_finding(judgement, margin) for judgement in sums.judge(draws=draws, seed=seed))
     judged = sums.views[0].kind
     measures = metrics_table(count, convention).items()
-    entries = [Score(key, getattr(sums, key), metric.convention) for key, metric in measures if hasattr(sums, key)]
+    entries = [
+        Score(key, getattr(sums, key), metric.convention, metric.label)
+        for key, metric in measures if hasattr(sums, key)
+    ]  # fmt: skip
     if judged == "risk":
         # Accuracy and mean confidence are scores of the top label, here and in memory.
         entries = [score_of_risk(one, sums.names) for one in entries if one.key not in OF_TOP_LABEL]

@@ -18,8 +18,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from calibrant.frames import Array
 from calibrant.metrics.binned import BinTable, ConventionName, equal_width_bins
-from calibrant.metrics.change import TimeCalibration
-from calibrant.metrics.groups import GroupCalibration
+from calibrant.metrics.groups import GroupCalibration, TimeCalibration
 from calibrant.metrics.intervals import Interval, confidence_interval
 from calibrant.metrics.predictions import Predictions, views
 from calibrant.report.formats import shortened

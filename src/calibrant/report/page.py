@@ -17,7 +17,7 @@ from calibrant.files import write_whole
 from calibrant.metrics.binned import CONVENTIONS, ece
 from calibrant.metrics.closed_form import p_value
 from calibrant.metrics.proper import came_true, mean_confidence
-from calibrant.metrics.registry import METRICS, for_task
+from calibrant.metrics.registry import METRICS
 from calibrant.metrics.registry import label as measure
 from calibrant.metrics.registry import number as measured
 from calibrant.report.audit import Audit, Compared
@@ -105,7 +105,7 @@ def render(
         comparisons=[each for each in comparisons if not isinstance(each[2], str)],
         not_compared=[each for each in comparisons if isinstance(each[2], str)],
         scores=score_rows([audit.scores for audit in audits]),
-        meanings={score.key: for_task(METRICS[score.key], score.task) for score in scores}.values(),
+        meanings={score.key: replace(METRICS[score.key], label=score.label) for score in scores}.values(),
         made=made,
         version=metadata.version("calibrant"),
         measure=measure,

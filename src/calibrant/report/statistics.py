@@ -42,7 +42,7 @@ def score_of_risk(score: Score, names: tuple[str, ...] | None) -> Score:
     """A score of pairs, named as one of the probability of the second of two classes."""
     stated = f"P({names[1]})" if names else "P(y = 1)"
     convention = f"{stated}; {OF_RISK.get(score.key, score.convention)}"
-    return replace(score, convention=convention, name=f"Brier, {stated}" if score.key == "brier_top" else "")
+    return replace(score, convention=convention, label=f"Brier, {stated}" if score.key == "brier_top" else score.label)
 
 
 def excludes_zero(gap: Interval) -> bool:

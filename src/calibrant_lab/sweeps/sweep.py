@@ -65,7 +65,7 @@ class Sweep(Checked):
         """Check columns before anything is trained."""
         if isinstance(given, str):
             metric = metric_of(given)
-            if metric.more_is_better or metric.signed or given in ("mean_confidence", "brier_uncertainty"):
+            if metric.more_is_better or metric.kind == "signed" or given in ("mean_confidence", "brier_uncertainty"):
                 raise ValueError(f"a lower {given} is not better: choose a score such as ece, log_loss or brier")
         else:
             for one in given:
