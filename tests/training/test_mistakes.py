@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import calibrant as cal
 from calibrant.training import CalibratedLoss, CalibrationWarning, finetune, interleave
-from calibrant.training.guard import Place, Reminder
+from calibrant.training.guard import Reminder
 from calibrant.training.held_out import warn_of_data
 from tests.training.batches import knowing, samples, train, with_settings
 
@@ -54,7 +54,7 @@ def test_a_model_of_more_than_inputs_and_logits_is_trained_and_finished(kind: st
 @pytest.mark.parametrize("how", ["folds", "does not fold", "fails", "is forgotten"])
 def test_a_model_without_its_temperature_is_told(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reminder, "tell", TELL)
-    told: list[tuple[str, Place]] = []
+    told: list[tuple[str, Any]] = []
     monkeypatch.setattr("calibrant.training.guard.warn", lambda *given: told.append(given))
     model = knowing(nn.Linear(10, 4))
     calibrated = with_settings(CalibratedLoss(model), patience=0, damping=1.0)
@@ -68,7 +68,7 @@ def test_a_model_without_its_temperature_is_told(how: str, monkeypatch: pytest.M
     del calibrated
     gc.collect()
     assert ["without finish()" in text for text, _ in told] == ([] if how == "folds" else [True])
-    assert all(place.file == __file__ for _, place in told)
+    assert all(place[0] == __file__ for _, place in told)
 
 
 def test_a_forgotten_finish_is_told_before_the_network_overfits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from calibrant.training.output_layer import can_be_scaled, divide_layer, find_output, scale_output
+from calibrant.training.output_layer import can_be_scaled, divide, find_output, scale_output
 
 
 class TwoHeads(nn.Module):
@@ -43,7 +43,7 @@ def test_binary_and_dense_logits_have_a_layer_too(model: nn.Sequential, shape: t
     before = model(x)
     layer = find_output(model, lambda: model(x))
     assert can_be_scaled(model, layer)
-    divide_layer(layer, 4.0)
+    divide(model, layer, 4.0)
     assert torch.allclose(model(x), before / 4, atol=1e-7)
 
 

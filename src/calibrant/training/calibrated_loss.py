@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from calibrant import inputs
+from calibrant import distributed, inputs
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification
 from calibrant.torch_private import unwrapped
@@ -23,15 +23,14 @@ from calibrant.training.forward import (
     scores_of,
     spread,
 )
-from calibrant.training.guard import GO_BACK, NOTICED, PROBABILITIES, Guard, Reminder, look_like_probabilities
+from calibrant.training.guard import GO_BACK, PROBABILITIES, Guard, Reminder, look_like_probabilities
 from calibrant.training.output_layer import DividedLogits, Layer, divide, find_output, through_layer
 from calibrant.training.temperature_loop import (
     FEWEST,
-    Predicted,
     TemperatureLoop,
     final_temperature,
+    gathered,
     looks_trained_on,
-    predicted,
 )
 
 Method = Literal["temperature", "head", "published"]
@@ -157,7 +156,6 @@ class CalibratedLoss:
         weakref.finalize(self, self.reminder.tell)
         self._model = model
         self._layer: nn.Module | None = None
-        self._finished = False
 
     @property
     def temperature(self) -> float:
@@ -244,16 +242,6 @@ class CalibratedLoss:
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # compiled, counters are a reason to compile again
     def is_due(self, given: bool = True) -> bool:
         """Count a step, and return whether its held-out batch, if one is given, is used."""
-        self._check_state()
-        if self._finished and self.reminder.on:
-            self.guard.warn(
-                "finished",
-                "training goes on after finish(), from a temperature of 1, since logits are divided already: call "
-                "finish(held_out_loader) again at the end, or only once, after the last step",
-            )
-        if self._finished:
-            self._finished = False
-            self.reminder.watch(None)
         has_use = self.method == "temperature" or self.weight > 0
         due = given and has_use and self.steps >= self.next_due
         if due:
@@ -284,10 +272,11 @@ class CalibratedLoss:
         self._check_logits(data)
         self.guard.add_held_out(data)
         if self.objective is None:
-            return forward.cross_entropy(data, spread(weight, len(data.target)))
-        self.guard.watch(logits, "objective")
-        value = forward.objective_of(self.objective, logits, y, weight)
-        self.guard.add_objective(value)
+            value = forward.cross_entropy(data, spread(weight, len(data.target)))
+        else:
+            self.guard.watch(logits, "objective")
+            value = forward.objective_of(self.objective, logits, y, weight)
+        self.guard.held_out.add_value(value)
         return value
 
     def _through_head(self, x: Any) -> Tensor:
@@ -313,7 +302,7 @@ class CalibratedLoss:
         Batches like those that were checked before take a shorter way.
         """
         overflows = logits.dtype == torch.float16 and bool(logits.isinf().any())
-        logits, target, count = forward.finite(logits, target, self.ignore_index, multi_label=self.multi_label)
+        logits, target, count = forward.finite(logits, target, self.ignore_index, self.multi_label)
         if count and not overflows and not (target != self.ignore_index).any():
             text = f"the logits of a whole batch are infinite or NaN, training has diverged: {GO_BACK}"
             self.guard.warn("diverged", text)
@@ -352,7 +341,7 @@ class CalibratedLoss:
 
     def log(self) -> dict[str, float]:
         """Values for a log: the temperature, and scores of the held-out batches of the last window of steps."""
-        return self.guard.with_warnings({"temperature": self.temperature} | self.guard.latest)
+        return {"temperature": self.temperature} | self.guard.latest | {"warnings": float(len(self.guard.warnings_))}
 
     @torch.no_grad()
     def compare(self, held_out: Iterable[Any], new: Iterable[Any]) -> tuple[BatchScores, BatchScores]:
@@ -360,9 +349,8 @@ class CalibratedLoss:
 
         ``finish(held_out, new)`` does the same at the end of training.
         """
-        self._check_state()
         found = [self._predicted(batches) for batches in (held_out, new)]
-        on_held_out, on_new = (scores_of(each.logits / self.temperature, each.target) for each in found)
+        on_held_out, on_new = (scores_of(logits / self.temperature, target) for logits, target, *_ in found)
         self.guard.compare(on_new, on_held_out)
         return on_held_out, on_new
 
@@ -385,10 +373,8 @@ class CalibratedLoss:
             The temperature, its standard error, and scores on the data given.
 
         Raises:
-            ValueError: If the logits of the final network are infinite or NaN on every sample, or if the state of this
-                loss is from before an earlier call, and the weights of the model are not.
+            ValueError: If the logits of the final network are infinite or NaN on every sample.
         """
-        self._check_state()
         self.detach()
         self.guard.close_window()
         folds = (self.method == "temperature") if fold is None else fold
@@ -405,48 +391,66 @@ class CalibratedLoss:
         on_held_out = scores_of(logits / temperature, target)
         on_new = None
         if new is not None:
-            found = self._predicted(new)
-            on_new = scores_of(found.logits / temperature, found.target)
+            new_logits, new_target, *_ = self._predicted(new)
+            on_new = scores_of(new_logits / temperature, new_target)
             self.guard.compare(on_new, on_held_out)
-        elif self.method != "temperature":
-            self.guard.warn_unless_compared()
-        elif self.loss is None and looks_trained_on(log_t, error, on_held_out.accuracy):
+        elif folds and self.loss is None and looks_trained_on(log_t, error, on_held_out.accuracy):
             self.guard.warn_of_training_samples(temperature, on_held_out)
         if folds:
-            weights = divide(unwrapped(self._model), layer, temperature, self.output)
-            self._finished = True
-            if abs(log_t) > NOTICED:  # a second call changes nothing
-                self.reminder.watch(weights)
+            divide(unwrapped(self._model), layer, temperature, self.output)
             self.loop.restart(trained_at - log_t)
             self.reminder.steps = 0
         return Finished(temperature, error, on_held_out, on_new)
 
-    def _predicted(self, batches: Iterable[Any]) -> Predicted:
-        return predicted(
-            unwrapped(self._model), batches, self._layer, self.guard, multi_label=self.multi_label,
-            ignore_index=self.ignore_index,
-        )  # fmt: skip
+    def _predicted(self, batches: Iterable[Any]) -> tuple[Tensor, Tensor, Tensor | None, nn.Module | None]:
+        """Logits, target and weights of samples of all ranks, on the CPU, and the layer that makes the logits.
+
+        Samples whose logits are infinite or NaN are left out, with a warning.
+        """
+        model, layer = unwrapped(self._model), self._layer
+        parts: list[Classification] = []
+        weights: list[Tensor | None] = []
+        left_out = 0
+        with evaluating(model):
+            for x, y, weight in forward.batches_for(model, batches, "finish"):
+                if layer is None:
+                    layer = find_output(model, lambda x=x: logits_of(model, x))  # type: ignore[misc]
+                logits, y, count = forward.finite(logits_of(model, x), y, self.ignore_index, self.multi_label)
+                data = self._flattened(logits, y)
+                parts.append(data)
+                weights.append(spread(weight, len(data.target)))
+                left_out += count
+        known = [weight for weight in weights if weight is not None]
+        if known and len(known) < len(parts):
+            raise ValueError(f"{len(known)} of {len(parts)} batches have weights: give all of them or none")
+        logits, target, of_samples = gathered(forward.joined(parts), torch.cat(known) if known else None)
+        if distributed.is_distributed():
+            left_out = int(distributed.sum_across_ranks(torch.tensor(left_out, device=parts[0].logits.device)))
+        if left_out and not len(target):
+            raise ValueError(
+                f"the final network's logits are infinite or NaN on all {left_out} samples, so there is nothing to "
+                f"calibrate: {GO_BACK}"
+            )
+        if left_out:
+            self.guard.warn(
+                "not finite",
+                f"the final network's logits are infinite or NaN on {left_out} of {left_out + len(target)} samples, "
+                "which are left out: run finish() in float32 or bfloat16 if they overflow in float16, check the inputs "
+                f"of these samples, or, if training has diverged, {GO_BACK}",
+            )
+        if of_samples is not None and not of_samples.any():
+            raise ValueError("every weight is 0, so there is nothing to calibrate on: give some sample a weight")
+        return logits, target, of_samples, layer
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what comes next, in values that load with ``weights_only``."""
         states = {"loop": self.loop.state_dict(), "guard": self.guard.state_dict()}
-        return {"step": self.steps, "due": self.next_due, "finished": self._finished} | states
+        return {"step": self.steps, "due": self.next_due} | states
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, to the bit."""
-        self.steps, self.next_due, self._finished = state["step"], state["due"], state["finished"]
+        self.steps, self.next_due = state["step"], state["due"]
         self.loop.load_state_dict(state["loop"])
         self.guard.load_state_dict(state["guard"])
         if self.divided is not None:
             self.divided.set(self.temperature)
-
-    def _check_state(self) -> None:
-        """Raise if a state from before ``finish`` was loaded, but not the weights of the model from before it."""
-        if self._finished or (changed := self.reminder.have_changed()) is None:
-            return
-        if not changed:
-            raise ValueError(
-                "the state of this loss was saved before finish(), and the model has its weights from after it, which "
-                "the temperature would divide twice: load the weights of the same checkpoint into the model too"
-            )
-        self.reminder.watch(None)

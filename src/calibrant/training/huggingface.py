@@ -3,7 +3,6 @@
 Private names of transformers that this package depends on are in this file. Tested with transformers 4.46.1 and 5.22.2.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,17 +14,16 @@ from torch.utils.data import RandomSampler, Sampler
 from transformers import Trainer
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
-from calibrant import metrics
 from calibrant.inputs import check_choice
 from calibrant.training.calibrated_loss import BatchNormUse, CalibratedLoss, Finished, Method
 from calibrant.training.forward import (
-    BatchScores,
     Loss,
     evaluating,
     has_dropout,
     logits_in,
     logits_of,
     minimum_samples,
+    scores_of,
     zero_of,
 )
 from calibrant.training.held_out import even_size, warn_of_data
@@ -156,8 +154,6 @@ class InterleavedTrainer(Trainer):
         self._saved: dict[str, Any] = {}
         self._place: dict[str, int] = {}  # in the calibration set, where a checkpoint continues
         self._seen_step = -1
-        # Sums since the last log, kept on the device so that no step waits for it: values, silent ones, batches.
-        self._objectives: Tensor | float = 0.0
         try:
             output = super().train(*args, **kwargs)
             if self.state.global_step:
@@ -228,8 +224,6 @@ class InterleavedTrainer(Trainer):
             train()
         with self.compute_loss_context_manager():
             value = loss.held_out_objective(*self._pair(batch))
-        found = value.detach()
-        self._objectives = self._objectives + torch.stack((found.float(), (found == 0).float(), torch.ones_like(found)))
         # accelerate divides by its number of accumulation steps, which is 1 where Trainer itself divides.
         steps = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
         self.accelerator.backward(value * (loss.weight * self.accelerator.gradient_accumulation_steps / steps))
@@ -313,37 +307,27 @@ class InterleavedTrainer(Trainer):
         output = super().evaluation_loop(*args, **kwargs)
         if output.predictions is not None and output.label_ids is not None and output.metrics is not None:
             prefix = kwargs.get("metric_key_prefix", args[4] if len(args) > 4 else "eval")
-            samples, scores = _scores_of(output.predictions, output.label_ids)
-            for name, value in scores.items():
+            logits, labels = _labelled(output.predictions, output.label_ids)
+            if not len(labels):
+                return output
+            scores, (refined, _) = scores_of(logits, labels), refined_nll(logits, labels)
+            for name, value in (("accuracy", scores.accuracy), ("ece", scores.ece), ("refined_nll", refined)):
                 output.metrics.setdefault(f"{prefix}_{name}", value)
-            if self.calibrated_loss is not None and self.is_in_train and prefix == "eval" and scores:
-                new = BatchScores(samples, scores["accuracy"], math.nan, math.nan)
-                dropout = self.method != "temperature" and _has_dropout(self.model)
-                self.calibrated_loss.guard.compare_evaluation(new, self._drawn().loader, dropout=dropout)
+            if self.calibrated_loss is not None and self.is_in_train and prefix == "eval":
+                dropout = self.method != "temperature" and has_dropout(self.model)
+                self.calibrated_loss.guard.compare_evaluation(scores, self._drawn().loader, dropout=dropout)
         return output
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log as ``Trainer`` does, with the scores of the calibration batches beside the training loss."""
         if (loss := self.calibrated_loss) is not None and loss.divided is not None and "loss" in logs:
             logs = logs | ({"temperature": loss.temperature} if loss.method == "temperature" else {})
-            if isinstance(self._objectives, Tensor):
-                objective, silent, batches = self._objectives.tolist()
-                logs |= {"objective": objective / batches, "silent": silent / batches}
-                self._objectives = 0.0
             logs |= loss.guard.since_log()
         super().log(logs, *args, **kwargs)
 
 
-def _has_dropout(model: Any) -> bool:
-    """Whether a model has dropout: as modules, or, if it calls a function instead, by its configuration."""
-    to_dict = getattr(getattr(model, "config", None), "to_dict", None)
-    settings = to_dict() if callable(to_dict) else {}
-    rates = (value for name, value in settings.items() if "dropout" in name and isinstance(value, float))
-    return has_dropout(model) or any(rate > 0 for rate in rates)
-
-
-def _scores_of(predictions: Any, labels: Any) -> tuple[int, dict[str, float]]:
-    """Number of labelled samples of predictions of ``Trainer``, and their accuracy, ECE and refined log loss."""
+def _labelled(predictions: Any, labels: Any) -> tuple[Tensor, Tensor]:
+    """Logits and labels of the samples of predictions of ``Trainer`` that have a label."""
     logits = predictions[0] if isinstance(predictions, tuple) else predictions
     if isinstance(logits, list):  # batches that Trainer did not join; if a model returns more, logits come first
         logits = np.concatenate([batch[0] if isinstance(batch, tuple) else batch for batch in logits])
@@ -354,10 +338,4 @@ def _scores_of(predictions: Any, labels: Any) -> tuple[int, dict[str, float]]:
             "preprocess_logits_for_metrics must leave the logits as they are"
         )
     counts = labels != -100  # as everywhere in transformers
-    if not counts.any():
-        return 0, {}
-    logits, labels = logits[counts], labels[counts]
-    given = metrics.predictions(logits=logits, target=labels)
-    scores = {"accuracy": metrics.accuracy(given), "ece": metrics.ece(given, bins=20, convention="paper")}
-    scores["refined_nll"], _ = refined_nll(torch.as_tensor(logits).float(), torch.as_tensor(labels))
-    return len(labels), scores
+    return torch.as_tensor(logits[counts]).float(), torch.as_tensor(labels[counts]).long()

@@ -1,6 +1,5 @@
 """Calibrated training under Lightning of any network that returns logits."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
@@ -15,7 +14,15 @@ from calibrant import inputs
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification
 from calibrant.training.calibrated_loss import BatchNormUse, CalibratedLoss, Finished, Method, Step
-from calibrant.training.forward import BatchScores, cross_entropy, has_dropout, logits_of, loss_or_zero, pair_of
+from calibrant.training.forward import (
+    BatchScores,
+    ScoreSums,
+    cross_entropy,
+    has_dropout,
+    logits_of,
+    loss_or_zero,
+    pair_of,
+)
 from calibrant.training.guard import warn
 from calibrant.training.interleave import (
     InterleavedBatch,
@@ -27,7 +34,6 @@ from calibrant.training.interleave import (
     set_random_state,
 )
 from calibrant.training.lightning_data import (
-    EpochScores,
     InterleavedDataModule,
     loader_states,
     moved,
@@ -127,7 +133,6 @@ class InterleavedModule(lightning.LightningModule):
                 loss=self._training_loss, ignore_index=getattr(loss, "ignore_index", -100),
             )  # fmt: skip
             self.calibrated_loss.batchnorm = batchnorm or self.calibrated_loss.batchnorm
-            self.calibrated_loss.guard.told_of_epochs = True
             self.calibrated_loss.reminder.on = False  # fit calls finish()
             self.objective = self.calibrated_loss.objective
         self._make_optimizer = optimizer
@@ -137,7 +142,7 @@ class InterleavedModule(lightning.LightningModule):
         self._scheduler_interval = scheduler_interval
         self.history: list[dict[str, float]] = []
         self.finished: Finished | None = None
-        self.training_scores, self.evaluation_scores = EpochScores(), EpochScores()
+        self.training_scores, self.evaluation_scores = ScoreSums(), ScoreSums()
         self._validation: dict[str, float] = {}
         self._is_finished = True
         self._of_checkpoint: float | None = None  # best temperature for the held-out data, in an unfinished checkpoint
@@ -179,7 +184,7 @@ class InterleavedModule(lightning.LightningModule):
     def on_train_epoch_start(self) -> None:
         """Reset the scores, and forget epochs that are trained again."""
         self._validation = {}
-        self.training_scores.reset()
+        self.training_scores = ScoreSums()
         self.history = [entry for entry in self.history if entry["epoch"] < self.current_epoch]
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
@@ -195,11 +200,11 @@ class InterleavedModule(lightning.LightningModule):
             step = Step(self._training_loss(logits, y), logits, None)
         else:
             step = self.calibrated_loss.step(x, y, *((None, None) if held_out is None else pair_of(held_out)))
-        self.training_scores.add(self._checked(step.logits, y), step.loss)
-        if step.objective is None:
-            return step.loss
-        self.training_scores.add_objective(step.objective)
-        return step.loss + self.weight * step.objective
+        data = self._checked(step.logits, y)
+        self.training_scores.add(data)
+        if self.loss is not None:
+            self.training_scores.add_value(step.loss, len(y) if data.mask is None else data.mask.sum())
+        return step.loss if step.objective is None else step.loss + self.weight * step.objective
 
     def _parts(self, batch: Any) -> tuple[Any, Any]:
         if isinstance(batch, InterleavedBatch):
@@ -228,24 +233,28 @@ class InterleavedModule(lightning.LightningModule):
         self._random_before_validation = random_state() if may_validate else None
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and self.global_step % every == 0:
-            self._log("train", self.training_scores.values(across_ranks=False), on_step=True)
+            values = self._values(self.training_scores.running())
+            if self.calibrated_loss is not None:
+                held_out = self.calibrated_loss.guard.held_out.running("log")
+                values |= {"objective": held_out.value, "silent": held_out.silent} if held_out.values else {}
+            self._log("train", values, on_step=True)
 
     def on_train_epoch_end(self) -> None:
         """Log the epoch and add it to the history."""
         self._random_before_validation = None
-        values = self.training_scores.values()
+        values = self._values(self.training_scores.since())
         if not values:
             return
         if self.calibrated_loss is not None:
-            values |= self.calibrated_loss.guard.close_epoch()
+            values |= self.calibrated_loss.guard.since_log()
         if self.method == "temperature":
             values["temperature"] = self.temperature
         self.history.append({"epoch": self.current_epoch} | self._named("train", values) | self._validation)
         self._log("train", values)
 
     def on_validation_epoch_start(self) -> None:
-        """Reset the scores."""
-        self.evaluation_scores.reset()
+        """Begin new scores."""
+        self.evaluation_scores = ScoreSums()
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
         """Score a batch of any loader, and return its logits and target (or -100) for callbacks."""
@@ -256,27 +265,27 @@ class InterleavedModule(lightning.LightningModule):
     def _evaluate(self, batch: Any) -> Classification:
         x, y = pair_of(batch)
         data = self._checked(self(x), y)
-        self.evaluation_scores.add(data, cross_entropy(data))
+        self.evaluation_scores.add(data)
         return data
 
     def on_validation_epoch_end(self) -> None:
         """Log the scores, compare them with held-out ones, and restore the random state of training."""
-        values = self.evaluation_scores.values()
+        scores = self.evaluation_scores.since()
+        values = self._values(scores)
         self._log("validation", values)
         if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
             if self.calibrated_loss is not None and values:
-                new = BatchScores(self.evaluation_scores.counted(), values["accuracy"], values["loss"], math.nan)
                 loader = getattr(self.trainer.train_dataloader, "calibration_loader", None)
                 dropout = self.method != "temperature" and has_dropout(self.model)
-                self.calibrated_loss.guard.compare_evaluation(new, loader, dropout=dropout)
+                self.calibrated_loss.guard.compare_evaluation(scores, loader, dropout=dropout)
             self._validation = self._named("validation", values)
         if self._random_before_validation is not None:
             set_random_state(self._random_before_validation)
             self._random_before_validation = None
 
     def on_test_epoch_start(self) -> None:
-        """Reset the scores."""
-        self.evaluation_scores.reset()
+        """Begin new scores."""
+        self.evaluation_scores = ScoreSums()
 
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Add a batch to the scores of the test; several loaders are scored as one set."""
@@ -284,7 +293,7 @@ class InterleavedModule(lightning.LightningModule):
 
     def on_test_epoch_end(self) -> None:
         """Log the scores."""
-        self._log("test", self.evaluation_scores.values())
+        self._log("test", self._values(self.evaluation_scores.since()))
 
     def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """The logits of inputs, which may come with their target."""
@@ -302,6 +311,12 @@ class InterleavedModule(lightning.LightningModule):
         made = self._make_scheduler(optimizer)
         scheduler: Any = {"scheduler": made, "interval": self._scheduler_interval, "monitor": "validation_nll"}
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+    def _values(self, scores: BatchScores) -> dict[str, float]:
+        """Scores for a log; empty before the first sample."""
+        if not scores.samples:
+            return {}
+        return {"loss": scores.value if scores.values else scores.nll, "accuracy": scores.accuracy, "ece": scores.ece}
 
     def _log(self, stage: str, values: Mapping[str, float], *, on_step: bool = False) -> None:
         for name, value in values.items():

@@ -92,7 +92,6 @@ class TemperatureInTheLoop(Callback):
         if first is None:
             raise ValueError("the held-out loader gave no batch: give it more data or set drop_last=False")
         self._loss = CalibratedLoss(module, every=self.every, ignore_index=self.ignore_index)
-        self._loss.guard.told_of_epochs = True
         if self._saved is not None:
             self._loss.load_state_dict(self._saved["loss"])
         self._saved = None
@@ -149,15 +148,15 @@ class TemperatureInTheLoop(Callback):
         """Compare with held-out data; there are none yet in Lightning's sanity check before training."""
         if self._loss is None or self._loss.divided is None or trainer.sanity_checking:
             return
-        new, _ = self._validation.since("start")
-        if new is not None:
+        new = self._validation.since()
+        if new.samples:
             self._loss.guard.compare_evaluation(new, self.held_out, dropout=False)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the scores of the epoch."""
         if self._loss is None:
             return
-        for name, value in (self._loss.guard.close_epoch() | {"temperature": self.temperature}).items():
+        for name, value in (self._loss.guard.since_log() | {"temperature": self.temperature}).items():
             pl_module.log(f"train_{name}", value, sync_dist=True)  # the same on all ranks, which Lightning cannot know
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -77,20 +77,13 @@ def can_be_scaled(model: nn.Module, layer: nn.Module | None) -> bool:
 
 
 @torch.no_grad()
-def divide_layer(layer: nn.Module, temperature: float) -> None:
-    """Divide a layer's weight and bias, and so its output, by a temperature, in place."""
-    for weights in layer.parameters(recurse=False):
-        weights.div_(temperature)
-
-
-def divide(model: nn.Module, layer: nn.Module | None, temperature: float, output: nn.Module | None = None) -> Tensor:
-    """Make a model divide its logits, in its last layer if possible, and return the weight or buffer that changed."""
+def divide(model: nn.Module, layer: nn.Module | None, temperature: float, output: nn.Module | None = None) -> None:
+    """Make a model divide its logits, by weight and bias of the layer that makes them, or else its output."""
     if layer is not None and can_be_scaled(model, layer):
-        divide_layer(layer, temperature)
-        return cast(Tensor, layer.weight)
-    scaled = model if output is None else output
-    scale_output(scaled, temperature)
-    return cast(Tensor, getattr(scaled, BUFFER))
+        for weights in layer.parameters(recurse=False):
+            weights.div_(temperature)
+    else:
+        scale_output(model if output is None else output, temperature)
 
 
 def scale_output(model: nn.Module, temperature: float = 1.0) -> None:

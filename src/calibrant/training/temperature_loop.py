@@ -1,19 +1,17 @@
 """The temperature in the loop: a number that is fitted to held-out data while a network trains, and once more after."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from calibrant import distributed
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification
 from calibrant.posthoc.temperature import solve_from, standard_error, temperature_or_one
-from calibrant.training.forward import batches_for, evaluating, finite_samples, joined, logits_of, spread
 from calibrant.training.guard import (
     BEYOND_CHANCE,
     FEWEST_SEEN,
@@ -22,7 +20,6 @@ from calibrant.training.guard import (
     Guard,
     look_like_probabilities,
 )
-from calibrant.training.output_layer import find_output
 
 # A temperature beyond e^±40 means that the logits have no scale.
 FARTHEST = 40.0
@@ -49,8 +46,6 @@ UNSURE = 0.25
 # Where this share of samples is right, a best temperature below this one, by more than chance, is that of samples the
 # network was trained on, unless it was trained briefly or with a loss that makes it unsure.
 SAME_SHARE, SAME_TEMPERATURE = 0.95, 0.7
-# Logits of this size, in a network that is no better than chance, are those of a training that has diverged.
-HUGE = 1e4
 ROWS = 2**14  # per piece, so that double precision does not take twice the memory of all logits
 
 
@@ -259,58 +254,6 @@ def shrunk(log_temperature: float, toward: float, error: float) -> float:
     return toward + (log_temperature - toward) * SPREAD**2 / (SPREAD**2 + error**2)
 
 
-class Predicted(NamedTuple):
-    """Logits, target and weights of samples of all ranks, on the CPU, and the output layer that makes the logits."""
-
-    logits: Tensor
-    target: Tensor
-    weight: Tensor | None
-    layer: nn.Module | None
-
-
-@torch.no_grad()
-def predicted(
-    model: nn.Module, batches: Iterable[Any], layer: nn.Module | None, guard: Guard, *, multi_label: bool,
-    ignore_index: int,
-) -> Predicted:  # fmt: skip
-    """Predict batches ``(x, y)`` or ``(x, y, weight)`` with the final network; find the output layer if it is None.
-
-    Samples whose logits are infinite or NaN are left out, with a warning.
-    """
-    parts: list[Classification] = []
-    weights: list[Tensor | None] = []
-    left_out = 0
-    with evaluating(model):
-        for x, y, weight in batches_for(model, batches, "finish"):
-            if layer is None and not parts:
-                layer = find_output(model, lambda x=x: logits_of(model, x))  # type: ignore[misc]
-            data, count = finite_samples(logits_of(model, x), y, multi_label=multi_label, ignore_index=ignore_index)
-            parts.append(data)
-            left_out += count
-            weights.append(None if weight is None else spread(weight.to(data.logits.device), len(data.target)))
-    known = [weight for weight in weights if weight is not None]
-    if known and len(known) < len(parts):
-        raise ValueError(f"{len(known)} of {len(parts)} batches have weights: give all of them or none")
-    logits, target, weight = gathered(joined(parts), torch.cat(known) if known else None)
-    if distributed.is_distributed():
-        left_out = int(distributed.sum_across_ranks(torch.tensor(left_out, device=parts[0].logits.device)))
-    if left_out and not len(target):
-        raise ValueError(
-            f"the final network's logits are infinite or NaN on all {left_out} samples, so there is nothing to "
-            f"calibrate: {GO_BACK}"
-        )
-    if left_out:
-        guard.warn(
-            "not finite",
-            f"the final network's logits are infinite or NaN on {left_out} of {left_out + len(target)} samples, which "
-            "are left out: run finish() in float32 or bfloat16 if they overflow in float16, check the inputs of these "
-            f"samples, or, if training has diverged, {GO_BACK}",
-        )
-    if weight is not None and not weight.any():
-        raise ValueError("every weight is 0, so there is nothing to calibrate on: give some sample a weight")
-    return Predicted(logits, target, weight, layer)
-
-
 def final_temperature(
     logits: Tensor, target: Tensor, weight: Tensor | None, loop: TemperatureLoop, guard: Guard
 ) -> tuple[float, float]:
@@ -344,8 +287,7 @@ def final_temperature(
 def _why_unsolved(logits: Tensor, target: Tensor, guard: Guard) -> tuple[str, str]:
     """Why samples do not determine a temperature, and what to do."""
     right = float((logits.argmax(1) == target).double().mean())
-    is_huge = right < 1 and len(logits) > 0 and float(logits.abs().max()) > HUGE
-    if is_huge or guard.warnings_.keys() & {"diverged", "not finite", "collapse", "fell"}:
+    if guard.warnings_.keys() & {"diverged", "not finite", "collapse", "fell"}:
         return "training has diverged", GO_BACK
     if len(target) < FEWEST:
         return f"{FEWEST} are the fewest", "hold out more data"
@@ -373,7 +315,7 @@ def _entropy(target: Tensor, weight: Tensor | None) -> float:
 def gathered(data: Classification, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """The samples that count, of all ranks, on the CPU."""
     logits, target, mask = data.logits, data.target, data.mask
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+    if distributed.is_distributed():
         weights = torch.ones_like(logits[:, 0]) if weight is None else weight.to(logits.dtype)
         columns, mask = distributed.gather_samples((*logits.T, target.to(logits.dtype), weights), mask)
         logits, target = torch.stack(columns[:-2], 1), columns[-2].long()
