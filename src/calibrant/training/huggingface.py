@@ -27,7 +27,7 @@ from calibrant.training.forward import (
     zero_of,
 )
 from calibrant.training.held_out import even_size, warn_of_data
-from calibrant.training.interleave import Stream, kept_random_state
+from calibrant.training.interleave import Passes, kept_random_state, seed_all
 from calibrant.training.output_layer import find_output
 from calibrant.training.temperature_loop import refined_nll
 
@@ -116,7 +116,7 @@ class InterleavedTrainer(Trainer):
         self.calibration_batch_size = calibration_batch_size
         self.calibrated_loss: CalibratedLoss | None = None
         self.finished: Finished | None = None
-        self._stream: Stream | None = None
+        self._stream: Passes | None = None
         self._draws_held_out = False
         self._check()
         # Many heads accept num_items_in_batch and ignore it. Their loss then grows with the accumulation steps, out of
@@ -152,7 +152,6 @@ class InterleavedTrainer(Trainer):
         """Train as ``Trainer`` does; with the method ``"temperature"`` the model itself is calibrated afterwards."""
         self.calibrated_loss = self._stream = None
         self._saved: dict[str, Any] = {}
-        self._place: dict[str, int] = {}  # in the calibration set, where a checkpoint continues
         self._seen_step = -1
         try:
             output = super().train(*args, **kwargs)
@@ -266,21 +265,24 @@ class InterleavedTrainer(Trainer):
         super()._save_checkpoint(model, trial, *args, **kwargs)
         folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
         if self.calibrated_loss is not None and self.args.should_save and folder.exists():
-            more = {"temperature": self.calibrated_loss.temperature, "place": self._drawn().place}
+            more = {"temperature": self.calibrated_loss.temperature, "stream": self._drawn().state_dict()}
             torch.save(self.calibrated_loss.state_dict() | more, folder / FILE)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
         path = Path(resume_from_checkpoint) / FILE
         self._saved = torch.load(path, weights_only=True) if path.exists() else {}
-        self._place = self._saved.get("place", {})
 
-    def _drawn(self) -> Stream:
+    def _drawn(self) -> Passes:
         """The calibration batches of this training."""
         if self._stream is None:
             seed = int(self.args.seed if self.args.data_seed is None else self.args.data_seed)
-            minimum = minimum_samples(self.calibration_objective)
-            self._stream = Stream(self.get_calibration_dataloader, seed, minimum, **self._place)
+            with kept_random_state():
+                seed_all(seed)  # accelerate's sampler keeps this seed and adds the number of the pass
+                loader = self.get_calibration_dataloader()
+            self._stream = Passes(loader, minimum_samples(self.calibration_objective), seed)
+            if self._saved:
+                self._stream.load_state_dict(self._saved["stream"])
         return self._stream
 
     def get_calibration_dataloader(self) -> Iterable[Any]:

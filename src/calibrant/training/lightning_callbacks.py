@@ -14,7 +14,7 @@ from calibrant.training.calibrated_loss import CalibratedLoss, Finished
 from calibrant.training.forward import ScoreSums, evaluating, logits_in, logits_of, pair_of
 from calibrant.training.guard import warn
 from calibrant.training.held_out import warn_of_loaders
-from calibrant.training.interleave import SAME, Stream, gives_ranks_the_same, kept_random_state
+from calibrant.training.interleave import SAME, Passes, gives_ranks_the_same, kept_random_state
 from calibrant.training.lightning_data import loader_states, moved, of_ranks, on_training_device, restore_loader
 from calibrant.training.output_layer import divide, find_output
 from calibrant.training.temperature_loop import refined_nll
@@ -58,7 +58,7 @@ class TemperatureInTheLoop(Callback):
         self.seed = seed
         self.finished: Finished | None = None
         self._loss: CalibratedLoss | None = None
-        self._stream = Stream(lambda: held_out, seed, 1)
+        self._stream = Passes(held_out, seed=seed)
         self._saved: dict[str, Any] | None = None
         self._is_finished = False
         self._is_due = False
@@ -85,15 +85,15 @@ class TemperatureInTheLoop(Callback):
     def _begin(self, trainer: Trainer, module: LightningModule) -> None:
         if self._loss is not None:
             self._loss.detach()
-        place = {} if self._saved is None else self._saved["stream"]
+        self._stream = Passes(self.held_out, seed=self.seed)
         with kept_random_state():
-            self._stream = Stream(lambda: self.held_out, self.seed, 1, **place)
             first = next(iter(self._stream.whole_pass()), None)
         if first is None:
             raise ValueError("the held-out loader gave no batch: give it more data or set drop_last=False")
         self._loss = CalibratedLoss(module, every=self.every, ignore_index=self.ignore_index)
         if self._saved is not None:
             self._loss.load_state_dict(self._saved["loss"])
+            self._stream.load_state_dict(self._saved["stream"])
         self._saved = None
         self._loss.attach(_maker(trainer, module, first, "a held-out batch"))
 
@@ -199,7 +199,7 @@ class TemperatureInTheLoop(Callback):
         """The temperature and everything else needed to continue."""
         if self._loss is None:
             return {}
-        states = {"loss": self._loss.state_dict(), "stream": self._stream.place}
+        states = {"loss": self._loss.state_dict(), "stream": self._stream.state_dict()}
         temperature = 1.0 if self._is_finished else self._loss.loop.best
         return states | {"temperature": temperature, "is_finished": self._is_finished}
 
