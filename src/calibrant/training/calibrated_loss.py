@@ -223,13 +223,15 @@ class CalibratedLoss:
         data = self._flattened(logits, y)
         return forward.cross_entropy(data, spread(sample_weight, len(data.target)))
 
-    def attach(self, output: nn.Module) -> None:
-        """Divide what a module makes, the logits, by T until ``finish``, for a model that computes its own loss.
+    def attach(self, x: Any) -> None:
+        """Divide the logits by T where they are made, until ``finish``, for a model that computes its own loss.
 
-        An integration then calls ``is_due``, ``observe`` or ``held_out_objective``, and ``watch_training`` itself.
+        The layer is found by a batch of inputs. An integration then calls ``is_due``, ``observe`` or
+        ``held_out_objective``, and ``watch_training`` itself.
         """
-        self.output, self.divided = output, DividedLogits(output)
-        self._layer = output if isinstance(output, Layer) else None
+        self.output = find_output(unwrapped(self._model), x)
+        self.divided = DividedLogits(self.output)
+        self._layer = self.output if isinstance(self.output, Layer) else None
         self.reminder.on = False  # an integration finishes by itself
         self.divided.set(self.temperature)
 
@@ -281,9 +283,7 @@ class CalibratedLoss:
 
     def _through_head(self, x: Any) -> Tensor:
         if self._layer is None:
-            model = unwrapped(self._model)
-            with evaluating(model):
-                self._layer = find_output(model, lambda: logits_of(model, x))
+            self._layer = find_output(unwrapped(self._model), x)
         if not isinstance(self._layer, Layer):
             raise ValueError(
                 "method 'head' needs the layer that makes the logits, and no linear layer of this model does: use "
@@ -293,7 +293,7 @@ class CalibratedLoss:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def watch_training(self, logits: Tensor, y: Tensor) -> None:
-        """Let the guard see a training batch."""
+        """Let the guard see a training batch, the logits as the loss sees them."""
         self.guard.add_training(self.cleaned(logits.detach(), y, checked=self.steps > 1))
 
     def cleaned(self, logits: Tensor, target: Tensor, *, checked: bool = False) -> Classification:
@@ -414,7 +414,7 @@ class CalibratedLoss:
         with evaluating(model):
             for x, y, weight in forward.batches_for(model, batches, "finish"):
                 if layer is None:
-                    layer = find_output(model, lambda x=x: logits_of(model, x))  # type: ignore[misc]
+                    layer = find_output(model, x)
                 logits, y, count = forward.finite(logits_of(model, x), y, self.ignore_index, self.multi_label)
                 data = self._flattened(logits, y)
                 parts.append(data)

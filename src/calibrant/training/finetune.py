@@ -206,7 +206,7 @@ def _predict(model: nn.Module, loader: Iterable[Any], ignore_index: int) -> tupl
                 if weight is not None:
                     raise TypeError("finetune() takes batches (inputs, target), without weights")
                 if not parts:
-                    layer = find_output(model, lambda x=x: logits_of(model, x))  # type: ignore[misc]
+                    layer = find_output(model, x)
                     if isinstance(layer, nn.Linear):
                         hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
                 seen.clear()

@@ -18,17 +18,14 @@ from calibrant.inputs import check_choice
 from calibrant.training.calibrated_loss import BatchNormUse, CalibratedLoss, Finished, Method
 from calibrant.training.forward import (
     Loss,
-    evaluating,
     has_dropout,
     logits_in,
-    logits_of,
     minimum_samples,
     scores_of,
     zero_of,
 )
 from calibrant.training.held_out import even_size, warn_of_data
 from calibrant.training.interleave import Passes, kept_random_state, seed_all
-from calibrant.training.output_layer import find_output
 from calibrant.training.temperature_loop import refined_nll
 
 FILE = "calibrated_loss.pt"  # in a checkpoint: the state of the loss, and the position in the calibration set
@@ -167,9 +164,6 @@ class InterleavedTrainer(Trainer):
         if self.calibrated_loss is not None:
             return self.calibrated_loss
         plain: Any = self.model
-        with kept_random_state(), self.compute_loss_context_manager(), evaluating(plain):
-            inputs = self._inputs(self._prepare_inputs(batch))
-            maker = find_output(plain, lambda: logits_of(plain, inputs))
         learns = self.method != "temperature"
         self.calibrated_loss = loss = CalibratedLoss(
             # The gradient of "published" takes the path of the training loss; that of "head" only one layer.
@@ -177,7 +171,8 @@ class InterleavedTrainer(Trainer):
             weight=self.weight if learns else None, every=1 if learns else self.calibration_every,
         )  # fmt: skip
         loss.batchnorm = self.batchnorm
-        loss.attach(maker)
+        with self.compute_loss_context_manager():
+            loss.attach(self._inputs(self._prepare_inputs(batch)))
         if self._saved:
             loss.load_state_dict(self._saved)
         return loss
@@ -204,9 +199,8 @@ class InterleavedTrainer(Trainer):
             value = super().training_step(model, inputs, *args, **kwargs)
         finally:
             loss.divided.sees = None
-        logits, labels = loss.divided.latest, inputs.get(self.label_names[0])
-        if logits is not None and isinstance(labels, Tensor) and logits.shape[:1] == labels.shape:
-            loss.watch_training(logits, labels)
+        if (seen := loss.divided.take(inputs.get(self.label_names[0]))) is not None:
+            loss.watch_training(*seen)
         return value
 
     def _is_due(self, model: nn.Module, inputs: dict[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from calibrant import inputs
 from calibrant.training.calibrated_loss import CalibratedLoss, Finished
-from calibrant.training.forward import ScoreSums, evaluating, logits_in, logits_of, pair_of
+from calibrant.training.forward import ScoreSums, logits_in, pair_of
 from calibrant.training.guard import warn
 from calibrant.training.held_out import warn_of_loaders
 from calibrant.training.interleave import SAME, Passes, gives_ranks_the_same, kept_random_state
@@ -95,12 +95,13 @@ class TemperatureInTheLoop(Callback):
             self._loss.load_state_dict(self._saved["loss"])
             self._stream.load_state_dict(self._saved["stream"])
         self._saved = None
-        self._loss.attach(_maker(trainer, module, first, "a held-out batch"))
+        x, _ = pair_of(moved(trainer, first), "a held-out batch")
+        with trainer.precision_plugin.forward_context():
+            self._loss.attach(x)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Run a held-out batch forward if it is due, and move the temperature."""
         assert self._loss is not None  # noqa: S101 (set when training started)
-        self._forget_logits()
         self._is_due = self._loss.is_due()
         if self._is_due:
             x, y = pair_of(moved(trainer, self._stream.next_batch()), "a held-out batch")
@@ -117,19 +118,9 @@ class TemperatureInTheLoop(Callback):
 
     def _seen(self, batch: Any) -> tuple[Tensor, Tensor] | None:
         """Take the logits that the module has just made, and their target, if the batch is ``(inputs, target)``."""
-        logits = self._forget_logits()
-        if logits is None or not isinstance(batch, list | tuple) or len(batch) != 2:
-            return None
-        target = batch[1]
-        fits = isinstance(target, Tensor) and not target.is_floating_point() and target.dim() > 0
-        return (logits, target) if fits and logits.shape[:1] + logits.shape[2:] == target.shape else None
-
-    def _forget_logits(self) -> Tensor | None:
-        """Logits of the latest pass, which are returned once."""
         if self._loss is None or self._loss.divided is None:
             return None
-        logits, self._loss.divided.latest = self._loss.divided.latest, None
-        return logits
+        return self._loss.divided.take(batch[1] if isinstance(batch, list | tuple) and len(batch) == 2 else None)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Reset the scores."""
@@ -338,8 +329,10 @@ class StopAfterTemperature(Callback):
             loader: Any = trainer.val_dataloaders if self.loader is None else self.loader
             with kept_random_state():
                 first = next(iter(loader[0] if self.loader is None and isinstance(loader, list) else loader))
-            maker = _maker(trainer, pl_module, first, "a validation batch")
-            divide(pl_module, maker, self.temperature_, maker)
+            x, _ = pair_of(moved(trainer, first), "a validation batch")
+            with trainer.precision_plugin.forward_context():
+                output = find_output(pl_module, x)
+            divide(pl_module, output, self.temperature_, output)
 
     def state_dict(self) -> dict[str, Any]:
         """The best validation so far, with its weights."""
@@ -354,10 +347,3 @@ class StopAfterTemperature(Callback):
         self.best_epoch_, self._waited = state_dict["best_epoch"], state_dict["waited"]
         self._weights = state_dict["weights"]
         self._resumes = True
-
-
-def _maker(trainer: Trainer, module: LightningModule, batch: Any, what: str) -> nn.Module:
-    """The layer of a module that makes the logits, or the module that returns them."""
-    x, _ = pair_of(moved(trainer, batch), what)
-    with kept_random_state(), evaluating(module), trainer.precision_plugin.forward_context():
-        return find_output(module, lambda: logits_of(module, x))

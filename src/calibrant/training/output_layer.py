@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from calibrant.torch_private import Convolution
-from calibrant.training.forward import logits_in, with_logits
+from calibrant.training.forward import evaluating, logits_in, logits_of, with_logits
+from calibrant.training.interleave import kept_random_state
 
 Layer = nn.Linear | Convolution
 BUFFER = "calibrant_temperature"
@@ -20,12 +21,26 @@ def eagerly() -> Any:
     return torch.compiler.set_stance("force_eager")
 
 
-def find_output(model: nn.Module, run: Callable[[], Tensor]) -> nn.Module:
+@torch.no_grad()
+def find_output(model: nn.Module, x: Any) -> nn.Module:
     """Return the linear or convolutional layer that makes the logits, or the innermost module that returns them.
 
-    ``run`` calls the model, and returns its logits.
+    The model runs once, on a batch of inputs, and is left as it is.
     """
-    made, logits = _outputs(model, run)
+    made: list[tuple[nn.Module, Tensor]] = []  # innermost first
+
+    def keep(module: nn.Module, _: Any, output: Any) -> None:
+        found = getattr(output, "logits", output)
+        if isinstance(found, Tensor):
+            made.append((module, found))
+
+    hooks = [module.register_forward_hook(keep) for module in model.modules()]
+    try:
+        with kept_random_state(), evaluating(model), eagerly():
+            logits = logits_of(model, x)
+    finally:
+        for hook in hooks:
+            hook.remove()
     for module, output in reversed(made):
         # The output of the layer may have an extra dimension of size 1, or another precision.
         is_candidate = isinstance(module, Layer) and output.numel() == logits.numel()
@@ -33,24 +48,6 @@ def find_output(model: nn.Module, run: Callable[[], Tensor]) -> nn.Module:
             return module
     same = (module for module, output in made if output.shape == logits.shape and torch.equal(output, logits))
     return next(same, model)
-
-
-def _outputs(model: nn.Module, run: Callable[[], Tensor]) -> tuple[list[tuple[nn.Module, Tensor]], Tensor]:
-    """Output of each module, innermost first, and the logits."""
-    made: list[tuple[nn.Module, Tensor]] = []
-
-    def keep(module: nn.Module, _: Any, output: Any) -> None:
-        logits = getattr(output, "logits", output)
-        if isinstance(logits, Tensor):
-            made.append((module, logits.detach()))
-
-    hooks = [module.register_forward_hook(keep) for module in model.modules()]
-    try:
-        with torch.no_grad(), eagerly():
-            return made, run().detach()
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def through_layer(layer: nn.Module, run: Callable[[], Tensor]) -> Tensor:
@@ -140,6 +137,13 @@ class DividedLogits:
             yield
         finally:
             self._is_on = True
+
+    def take(self, target: Any) -> tuple[Tensor, Tensor] | None:
+        """The logits of the last pass, once, with a target if it holds one class for each of them."""
+        logits, self.latest = self.latest, None
+        if logits is None or not isinstance(target, Tensor) or target.is_floating_point() or not target.dim():
+            return None
+        return (logits, target) if logits.shape[:1] + logits.shape[2:] == target.shape else None
 
     def remove(self) -> None:
         """Leave the logits as they are from now on."""
