@@ -161,17 +161,17 @@ def test_without_an_objective_held_out_data_is_left_alone(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("interval", "scheduler", "left"),
+    ("scheduler", "left"),
     [
-        ("epoch", lambda made: ExponentialLR(made, 0.5), 0.5**3),
-        ("step", lambda made: ExponentialLR(made, 0.5), 0.5 ** (3 * STEPS)),
+        (lambda made: ExponentialLR(made, 0.5), 0.5**3),
+        (lambda made: {"scheduler": ExponentialLR(made, 0.5), "interval": "step"}, 0.5 ** (3 * STEPS)),
         # The first validation is the best one so far; no later one can be ten times as good.
-        ("epoch", lambda made: ReduceLROnPlateau(made, factor=0.5, patience=0, threshold=0.9), 0.5**2),
+        (lambda made: ReduceLROnPlateau(made, factor=0.5, patience=0, threshold=0.9), 0.5**2),
     ],
 )
-def test_schedulers_go_on_when_they_should(interval: Any, scheduler: Any, left: float, tmp_path: Path) -> None:
+def test_schedulers_go_on_when_they_should(scheduler: Any, left: float, tmp_path: Path) -> None:
     run = trainer(tmp_path, max_epochs=3)
-    run.fit(classifier(scheduler=scheduler, scheduler_interval=interval), datamodule=data())
+    run.fit(classifier(scheduler=scheduler), datamodule=data())
     assert run.optimizers[0].param_groups[0]["lr"] == pytest.approx(1e-3 * left)
 
 
@@ -210,8 +210,6 @@ def test_bad_options_are_explained() -> None:
         classifier(objective=None, method="temperature", weight=2.0)
     with pytest.raises(ValueError, match="batchnorm"):
         classifier(batchnorm="freze")
-    with pytest.raises(ValueError, match="scheduler_interval"):
-        classifier(scheduler_interval="batch")
     with pytest.raises(ValueError, match="no test data"):
         data().test_dataloader()
     with pytest.raises(TypeError, match="got tuple"):

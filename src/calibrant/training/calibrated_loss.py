@@ -219,9 +219,11 @@ class CalibratedLoss:
                 raise ValueError("sample_weight is for the default loss: weight the samples in your own loss")
             return forward.loss_or_zero(self.loss, logits, y)
         if sample_weight is None and not self.multi_label and logits.dim() > 1 and logits.shape[1] > 1:
-            return forward.mean_nll(logits, y, self.ignore_index)
-        data = self._flattened(logits, y)
-        return forward.cross_entropy(data, spread(sample_weight, len(data.target)))
+            return forward.cross_entropy(logits, y, ignore_index=self.ignore_index)
+        return self._nll(self._flattened(logits, y), sample_weight)
+
+    def _nll(self, data: Classification, weight: Tensor | None) -> Tensor:
+        return forward.cross_entropy(data.logits, forward.marked_target(data), spread(weight, len(data.target)))
 
     def attach(self, x: Any) -> None:
         """Divide the logits by T where they are made, until ``finish``, for a model that computes its own loss.
@@ -274,7 +276,7 @@ class CalibratedLoss:
         self._check_logits(data)
         self.guard.add_held_out(data)
         if self.objective is None:
-            value = forward.cross_entropy(data, spread(weight, len(data.target)))
+            value = self._nll(data, weight)
         else:
             self.guard.watch(logits, "objective")
             value = forward.objective_of(self.objective, logits, y, weight)

@@ -210,31 +210,20 @@ def zero_of(logits: Tensor) -> Tensor:
     return torch.where(torch.zeros_like(logits, dtype=torch.bool), logits, 0.0).sum()
 
 
-def cross_entropy(data: Classification, sample_weight: Tensor | None = None) -> Tensor:
-    """Mean NLL of the samples that count; 0, with a zero gradient, where there are none."""
-    # Indexing with the mask would have to wait for an accelerator.
-    target = data.target if data.mask is None else torch.where(data.mask, data.target, -100)
-    if sample_weight is None and data.mask is None:
-        return F.cross_entropy(data.logits, target)
-    each = F.cross_entropy(data.logits, target, ignore_index=-100, reduction="none")
-    if sample_weight is None:
-        return each.sum() / (target != -100).sum().clamp_min(1)
-    weight = sample_weight.to(each.dtype)
-    if data.mask is not None:
-        weight = torch.where(data.mask, weight, 0.0)
+def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100) -> Tensor:
+    """Mean NLL of ``(N, C, ...)`` logits as in torch; 0, with a zero gradient, where every sample is ignored."""
+    counts = target != ignore_index
+    if weight is None:
+        total = F.cross_entropy(logits, target, ignore_index=ignore_index, reduction="sum")
+        return total / counts.sum().clamp_min(1)
+    each = F.cross_entropy(logits, target, ignore_index=ignore_index, reduction="none")
+    weight = torch.where(counts, weight.to(each.dtype), 0.0)
     return (each * weight).sum() / weight.sum().clamp_min(torch.finfo(each.dtype).tiny)
 
 
-def mean_nll(logits: Tensor, target: Tensor, ignore_index: int) -> Tensor:
-    """Cross entropy of ``(N, C, ...)`` logits as in torch, but 0 instead of NaN if every sample is ignored.
-
-    Faster than :func:`cross_entropy`, for every step of a training loop: torch checks shapes and labels.
-    """
-    if logits.device.type != "cpu" or torch.compiler.is_compiling():  # values cannot be inspected there
-        total = F.cross_entropy(logits, target, ignore_index=ignore_index, reduction="sum")
-        return total / (target != ignore_index).sum().clamp_min(1)
-    loss = F.cross_entropy(logits, target, ignore_index=ignore_index)
-    return zero_of(logits) if bool(loss.isnan()) and bool((target == ignore_index).all()) else loss
+def marked_target(data: Classification) -> Tensor:
+    """The target of checked samples, -100 where they do not count."""
+    return data.target if data.mask is None else torch.where(data.mask, data.target, -100)
 
 
 class BatchScores(NamedTuple):

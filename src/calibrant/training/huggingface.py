@@ -19,10 +19,8 @@ from calibrant.training.calibrated_loss import BatchNormUse, CalibratedLoss, Fin
 from calibrant.training.forward import (
     Loss,
     has_dropout,
-    logits_in,
     minimum_samples,
     scores_of,
-    zero_of,
 )
 from calibrant.training.held_out import even_size, warn_of_data
 from calibrant.training.interleave import Passes, kept_random_state, seed_all
@@ -220,17 +218,6 @@ class InterleavedTrainer(Trainer):
         # accelerate divides by its number of accumulation steps, which is 1 where Trainer itself divides.
         steps = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
         self.accelerator.backward(value * (loss.weight * self.accelerator.gradient_accumulation_steps / steps))
-
-    def compute_loss(
-        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Compute the loss as ``Trainer`` does, and 0 for a training batch whose labels are all -100."""
-        labels = inputs.get(self.label_names[0])
-        if not model.training or not isinstance(labels, Tensor) or bool((labels != -100).any()):
-            return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
-        outputs = model(**self._inputs(inputs))
-        loss = zero_of(logits_in(outputs))
-        return (loss, outputs) if return_outputs else loss
 
     def _inputs(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Everything but the labels, so that the model does not compute its own loss."""

@@ -1,7 +1,8 @@
 """Calibrated training under Lightning of any network that returns logits."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import lightning
 import torch
@@ -21,6 +22,7 @@ from calibrant.training.forward import (
     has_dropout,
     logits_of,
     loss_or_zero,
+    marked_target,
     pair_of,
 )
 from calibrant.training.guard import warn
@@ -69,9 +71,8 @@ class InterleavedModule(lightning.LightningModule):
         learning_rate: Learning rate of the default optimizer, which ``Tuner.lr_find`` of Lightning can set.
         optimizer: Function that makes the optimizer from the parameters; by default AdamW with weight decay 1e-2, as in
             the paper.
-        scheduler: Function that makes a learning-rate scheduler from the optimizer. A ``ReduceLROnPlateau`` watches
-            ``validation_nll``.
-        scheduler_interval: Whether the scheduler steps after every ``"epoch"`` or every ``"step"``.
+        scheduler: Function that makes a learning-rate scheduler from the optimizer, to step after every epoch, or
+            Lightning's configuration of one. A ``ReduceLROnPlateau`` watches ``validation_nll``.
         batchnorm: ``"update"`` lets held-out batches enter BatchNorm's running statistics, the default of
             ``"published"``; ``"freeze"`` does not.
 
@@ -102,14 +103,12 @@ class InterleavedModule(lightning.LightningModule):
         loss: nn.Module | None = None,
         learning_rate: float = LEARNING_RATE,
         optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | None = None,
-        scheduler: Callable[[Optimizer], LRScheduler] | None = None,
-        scheduler_interval: Literal["epoch", "step"] = "epoch",
+        scheduler: Callable[[Optimizer], LRScheduler | dict[str, Any]] | None = None,
         batchnorm: BatchNormUse | None = None,
     ) -> None:
         checks.check_objective(objective)
         checks.check_objective(loss, "loss")
         inputs.check_range("weight", weight, low=0)
-        inputs.check_choice("scheduler_interval", scheduler_interval, ("epoch", "step"))
         if batchnorm is not None:
             inputs.check_choice("batchnorm", batchnorm, ("update", "freeze"))
         inputs.check_range("learning_rate", learning_rate, low=0)
@@ -139,22 +138,18 @@ class InterleavedModule(lightning.LightningModule):
         if optimizer is None:  # without this attribute Tuner.lr_find says that there is no learning rate to set
             self.learning_rate = learning_rate
         self._make_scheduler = scheduler
-        self._scheduler_interval = scheduler_interval
         self.history: list[dict[str, float]] = []
         self.finished: Finished | None = None
         self.training_scores, self.evaluation_scores = ScoreSums(), ScoreSums()
         self._validation: dict[str, float] = {}
         self._is_finished = True
-        self._of_checkpoint: float | None = None  # best temperature for the held-out data, in an unfinished checkpoint
         self._loaders: list[dict[str, Any]] = []
         self._random_before_validation: RandomState | None = None
 
     @property
     def temperature(self) -> float:
         """Current divisor of the logits: 1 without the method ``"temperature"``, and again after ``fit``."""
-        if self.calibrated_loss is None:
-            return 1.0
-        return self._of_checkpoint or self.calibrated_loss.temperature
+        return 1.0 if self.calibrated_loss is None else self.calibrated_loss.temperature
 
     def forward(self, inputs: Any) -> Tensor:
         """The logits of a batch of inputs, divided by the temperature while the method has one."""
@@ -189,7 +184,7 @@ class InterleavedModule(lightning.LightningModule):
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Note that there is something to finish."""
-        self._is_finished, self._of_checkpoint = False, None
+        self._is_finished = False
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss of the training batch, plus the weighted objective of the held-out batch where there is one."""
@@ -219,7 +214,8 @@ class InterleavedModule(lightning.LightningModule):
 
     def _training_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         if self.loss is None:
-            return cross_entropy(self._checked(logits, target))
+            data = self._checked(logits, target)
+            return cross_entropy(data.logits, marked_target(data))
         return loss_or_zero(self.loss, logits, target)
 
     def _checked(self, logits: Tensor, target: Tensor) -> Classification:
@@ -259,8 +255,7 @@ class InterleavedModule(lightning.LightningModule):
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
         """Score a batch of any loader, and return its logits and target (or -100) for callbacks."""
         data = self._evaluate(batch)
-        target = data.target if data.mask is None else torch.where(data.mask, data.target, -100)
-        return {"logits": data.logits, "target": target}
+        return {"logits": data.logits, "target": marked_target(data)}
 
     def _evaluate(self, batch: Any) -> Classification:
         x, y = pair_of(batch)
@@ -309,7 +304,7 @@ class InterleavedModule(lightning.LightningModule):
         if self._make_scheduler is None:
             return optimizer
         made = self._make_scheduler(optimizer)
-        scheduler: Any = {"scheduler": made, "interval": self._scheduler_interval, "monitor": "validation_nll"}
+        scheduler: Any = {"monitor": "validation_nll"} | (made if isinstance(made, dict) else {"scheduler": made})
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def _values(self, scores: BatchScores) -> dict[str, float]:
@@ -336,7 +331,7 @@ class InterleavedModule(lightning.LightningModule):
         """Calibrate the model of an unfinished checkpoint, as ``fit`` does, and compare with ``new`` batches."""
         if self.calibrated_loss is None:
             raise ValueError("there is no method, so there is nothing to finish: pass method= to the classifier")
-        self._is_finished, self._of_checkpoint = True, None
+        self._is_finished = True
         self.finished = self.calibrated_loss.finish(held_out, new)
         return self.finished
 
@@ -367,9 +362,9 @@ class InterleavedModule(lightning.LightningModule):
             return
         self.calibrated_loss.load_state_dict(saved["losses"][self.global_rank % len(saved["losses"])])
         self._is_finished = saved["is_finished"]
-        self._of_checkpoint = None
         if self.method == "temperature" and not self._is_finished and not is_fitting:
-            self._of_checkpoint = self.calibrated_loss.loop.best
+            loop = self.calibrated_loss.loop
+            loop.log_temperature = math.log(loop.best)
             warn(
                 "this checkpoint was saved before the end of fit: the classifier divides its logits by the temperature "
                 f"that was best then, {self.temperature:.3g}, but classifier.model does not. To calibrate it call "

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from calibrant import inputs
 from calibrant.training.calibrated_loss import CalibratedLoss, Finished
 from calibrant.training.forward import ScoreSums, logits_in, pair_of
-from calibrant.training.guard import warn
 from calibrant.training.held_out import warn_of_loaders
 from calibrant.training.interleave import SAME, Passes, gives_ranks_the_same, kept_random_state
 from calibrant.training.lightning_data import loader_states, moved, of_ranks, on_training_device, restore_loader
@@ -36,7 +35,6 @@ class TemperatureInTheLoop(Callback):
             shuffles, it must draw from torch's global generator; the random state of training is not affected.
         every: Use a held-out batch every k-th training batch.
         ignore_index: Label of samples to ignore.
-        seed: Seed of the order of held-out samples.
 
     Attributes:
         finished: Temperature, its standard error and scores on the held-out data, at the end of ``fit``; None before.
@@ -48,17 +46,16 @@ class TemperatureInTheLoop(Callback):
         >>> trainer = Trainer(callbacks=[TemperatureInTheLoop(held_out)], accelerator="cpu", logger=False)
     """
 
-    def __init__(self, held_out: Iterable[Any], *, every: int = 4, ignore_index: int = -100, seed: int = 0) -> None:
+    def __init__(self, held_out: Iterable[Any], *, every: int = 4, ignore_index: int = -100) -> None:
         if isinstance(held_out, Iterator) or not isinstance(held_out, Iterable):
             raise TypeError(f"the held-out loader must be iterable more than once, got {type(held_out).__name__}")
         inputs.check_count("every", every)
         self.held_out = held_out
         self.every = every
         self.ignore_index = ignore_index
-        self.seed = seed
         self.finished: Finished | None = None
         self._loss: CalibratedLoss | None = None
-        self._stream = Passes(held_out, seed=seed)
+        self._stream = Passes(held_out, seed=0)
         self._saved: dict[str, Any] | None = None
         self._is_finished = False
         self._is_due = False
@@ -85,7 +82,7 @@ class TemperatureInTheLoop(Callback):
     def _begin(self, trainer: Trainer, module: LightningModule) -> None:
         if self._loss is not None:
             self._loss.detach()
-        self._stream = Passes(self.held_out, seed=self.seed)
+        self._stream = Passes(self.held_out, seed=0)
         with kept_random_state():
             first = next(iter(self._stream.whole_pass()), None)
         if first is None:
@@ -166,17 +163,6 @@ class TemperatureInTheLoop(Callback):
         """Restore the module as it is without this callback."""
         if self._loss is not None:
             self._loss.detach()
-
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Warn about weights saved before the end of ``fit``, which are not divided by T."""
-        if (path := trainer.ckpt_path) is None:
-            return
-        saved = torch.load(path, map_location="cpu", weights_only=True).get("callbacks", {}).get(self.state_key, {})
-        if saved and not saved["is_finished"]:
-            warn(
-                f"the weights of {path} were saved before the end of fit and are not divided by the temperature: for "
-                "calibrated ones call calibrant.training.CalibratedLoss(module).finish(held_out_loader) after loading"
-            )
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add the position of the train loader."""
