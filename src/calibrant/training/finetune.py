@@ -119,30 +119,19 @@ def finetune(
 ) -> FineTuned:  # fmt: skip
     """Recalibrate a trained network in place, on data that it has not seen.
 
-    The network runs once over the data, in evaluation mode. Then only its output layer is changed:
-
-    - ``"temperature"``: the layer is divided by the exact best temperature. No prediction changes.
-    - ``"vector"``: a scale and a bias for each class.
-    - ``"head"``: all weights of the layer are fitted, with a penalty that pulls towards the given weights divided by
-      the temperature. Cross-validation chooses the penalty.
-    - ``"auto"``: the simplest option (no change, or one of these three) whose cross-validated log loss is within one
-      standard error of the lowest. The standard error is that of the difference, paired by sample.
-
-    The model is left as it is, with a :class:`CalibrationWarning`, if a change does not lower the cross-validated log
-    loss, and if the change needs a temperature and none is best, for example at chance level. A model whose logits are
-    not the output of a linear layer can only be scaled, see
-    :func:`~calibrant.training.output_layer.scale_output`. The result is deterministic. Use it in one process, before
-    the model is wrapped for distributed training.
+    The network runs once over the data, in evaluation mode. Then only its output layer is changed, if that lowers the
+    cross-validated log loss; ``docs/finetuning.md`` has more. The result is deterministic. Use it in one process,
+    before the model is wrapped for distributed training.
 
     Args:
         model: Model that returns logits, or an object with ``.logits``.
         loader: Batches ``(x, y)`` of fresh labelled data: neither training data nor test data.
-        method: One of the above.
+        method: ``"temperature"`` divides the layer by the best temperature; ``"vector"`` fits a scale and a bias for
+            each class; ``"head"`` all weights of the layer, with a penalty that cross-validation chooses; ``"auto"``
+            takes the simplest, no change included, whose log loss is within one standard error of the lowest. Logits
+            that no linear layer makes can only be divided.
         ignore_index: Label of samples to ignore.
         seed: Seed of the folds.
-
-    Returns:
-        The method, its temperature, and cross-validated log loss and accuracy before and after.
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)

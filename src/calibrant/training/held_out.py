@@ -22,23 +22,19 @@ def interleaved_split(
     data: Dataset[Any] | int, calibration_fraction: float = 0.1, seed: int = 0, *,
     stratify: Labels | None = None, minimum_samples: int | None = None,
 ) -> tuple[Any, Any]:  # fmt: skip
-    """Split training data into the part the NLL sees and the part the calibration objective sees.
+    """Split training data into the part the NLL sees and the part held out, as Karandikar et al. (NeurIPS 2021) do.
 
     The two parts together cover all data. The same seed gives the same split on every machine.
 
     Args:
         data: A dataset with a length, or that length.
-        calibration_fraction: Share of the samples to hold out; the paper's is 0.1.
+        calibration_fraction: Share of the samples to hold out; that of the ESD paper is 0.1.
         seed: Seed of the split.
         stratify: Label of every sample, to hold out the same share of every class, to within one sample.
         minimum_samples: Fewest samples the objective is defined for; by default 3, enough for every objective.
 
     Returns:
         ``(train, calibration)``: two ``Subset`` of the dataset, or for a length two tensors of ascending indices.
-
-    References:
-        Karandikar, Cain, Tran, Lakshminarayanan, Shlens, Mozer, Roelofs, "Soft Calibration Objectives for Neural
-        Networks", NeurIPS 2021.
 
     Example:
         >>> train, calibration = interleaved_split(20, calibration_fraction=0.2, seed=0)

@@ -32,34 +32,20 @@ FILE = "calibrated_loss.pt"  # in a checkpoint: the state of the loss, and the p
 class InterleavedTrainer(Trainer):
     """A ``transformers.Trainer`` that calibrates a classifier on held-out data while it trains.
 
-    With the method ``"temperature"``, the loss of ``Trainer`` and its evaluations see logits divided by a temperature
-    T, which is fitted to held-out batches by forward passes alone. At the end of ``train()``, T is fitted to the whole
-    calibration set and folded into the output layer. Checkpoints hold the weights before the division, and T in
-    ``calibrated_loss.pt``.
-
-    With ``"published"`` an optimizer step descends along the gradient of ``NLL(train batch) + weight *
-    objective(calibration batch)``, both means over the micro-batches of gradient accumulation. With ``"head"`` the
-    gradient of the held-out loss reaches only the output layer.
-
-    ``evaluate()`` and ``predict()`` also report accuracy, ECE and the log loss after temperature scaling,
-    ``refined_nll``. Models need one label for each sample: logits ``(N, C)``, labels ``(N,)``. See
-    ``docs/huggingface.md`` for what is logged, compared and accumulated.
+    ``docs/huggingface.md`` says what each method does, and what is logged, saved and compared. Models need one label
+    for each sample: logits ``(N, C)``, labels ``(N,)``.
 
     Args:
         *args: Positional arguments of ``Trainer``.
         calibration_dataset: Held-out part of the training data, of the same kind as ``train_dataset``; see
             :func:`~calibrant.training.interleaved_split`.
-        objective: Function of ``(logits, labels)`` of a calibration batch. If not given, ``ESDLoss()`` for the method
-            ``"published"`` and the cross entropy for ``"head"``.
-        weight: Weight of the objective relative to the NLL; 1 if not given. With 0 the objective is not computed.
-        method: See :class:`calibrant.training.CalibratedLoss`. By default ``"published"`` if an objective or a weight
-            is given, else ``"temperature"``.
+        objective: As in :class:`calibrant.training.CalibratedLoss`.
+        weight: Weight of the objective relative to the NLL. With 0 the objective is not computed.
+        method: As there. By default ``"published"`` if an objective or a weight is given, else ``"temperature"``.
         calibration_batch_size: Most samples of a calibration batch on each process; by default those of a training
             batch.
-        calibration_every: Use a calibration batch every k-th optimizer step only; by default every fourth step for
-            ``"temperature"``, every step for the others.
-        batchnorm: Whether calibration batches ``"update"`` the running statistics, the default of ``"published"``, or
-            ``"freeze"`` them.
+        calibration_every: Use a calibration batch every k-th optimizer step only.
+        batchnorm: As ``CalibratedLoss.batchnorm``.
         **kwargs: Keyword arguments of ``Trainer``.
 
     Attributes:

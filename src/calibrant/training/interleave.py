@@ -37,21 +37,17 @@ def interleave(
     """Pair every training batch with a calibration batch.
 
     One pass over the result is one pass over ``train_loader`` and has its length. The calibration loader is cycled, and
-    continues from one pass to the next.
+    continues from one pass to the next. ``state_dict()`` and ``load_state_dict()`` let a resumed run continue.
 
     Args:
         train_loader: Batches for the NLL: a ``DataLoader`` or any other object that can be iterated more than once.
         calibration_loader: Batches for the calibration objective, of any size; None gives a plain loader that can be
             resumed.
         calibration_every: Give a calibration batch every k-th step only, and None at the others.
-        minimum_samples: Skip calibration batches with fewer samples, such as the last of a pass. By default
-            :class:`InterleavedModule` asks its objective; elsewhere 3, which is enough for every objective.
+        minimum_samples: Skip calibration batches with fewer samples. By default :class:`InterleavedModule` asks its
+            objective; elsewhere 3, which is enough for every objective.
         same_samples_on_every_rank: Allow a ``DataLoader`` that gives several processes the same samples, for example
             for model parallelism. Otherwise it is an error, as far as its sampler shows.
-
-    Returns:
-        A loader of :class:`InterleavedBatch`. Its ``state_dict()`` holds the random state and the position in the
-        calibration loader; after ``load_state_dict()`` the next pass continues from there.
 
     Example:
         >>> train, calibration = [1, 2, 3], ["a", "b"]

@@ -56,16 +56,13 @@ class InterleavedModule(lightning.LightningModule):
 
     Its batches are those of :func:`calibrant.training.interleave`, whose parts are ``(inputs, target)``: inputs a
     tensor, or a mapping of keyword arguments of the model. Without a method plain ``(inputs, target)`` is enough.
-    ``docs/lightning.md`` lists what is logged. ``predict`` returns logits.
-
-    With the method ``"temperature"`` logits are divided by the current temperature T, in training and evaluation. At
-    the end of ``fit``, T is fitted to all held-out data, and ``model`` itself then returns calibrated logits.
+    ``docs/lightning.md`` says what the methods do and what is logged. ``predict`` returns logits.
 
     Args:
         model: Any module that returns logits, or an object with ``.logits``.
         objective: A calibration objective such as :class:`calibrant.ESDLoss` for the methods that have one.
         weight: Weight of the objective relative to the loss.
-        method: See :class:`calibrant.training.CalibratedLoss`. By default ``"published"`` if there is an objective;
+        method: As in :class:`calibrant.training.CalibratedLoss`. By default ``"published"`` if there is an objective;
             otherwise the loss alone is minimised.
         loss: Loss of the training batch in place of the NLL, such as :class:`calibrant.FocalLoss`.
         learning_rate: Learning rate of the default optimizer, which ``Tuner.lr_find`` of Lightning can set.
@@ -73,17 +70,12 @@ class InterleavedModule(lightning.LightningModule):
             the paper.
         scheduler: Function that makes a learning-rate scheduler from the optimizer, to step after every epoch, or
             Lightning's configuration of one. A ``ReduceLROnPlateau`` watches ``validation_nll``.
-        batchnorm: ``"update"`` lets held-out batches enter BatchNorm's running statistics, the default of
-            ``"published"``; ``"freeze"`` does not.
+        batchnorm: As ``CalibratedLoss.batchnorm``.
 
     Attributes:
         calibrated_loss: The :class:`calibrant.training.CalibratedLoss` of the method; None without one.
         history: For each epoch its number, training scores and last validation scores.
         finished: Final temperature and scores of the latest ``fit`` with ``"temperature"``; None before.
-
-    References:
-        Yoon, Tee, Yoon, Yoon, Kim, Li, Yoo, "ESD: Expected Squared Difference as a Tuning-Free Trainable
-        Calibration Measure", ICLR 2023.
 
     Example:
         >>> import calibrant as cal

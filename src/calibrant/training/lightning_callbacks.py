@@ -25,10 +25,8 @@ class TemperatureInTheLoop(Callback):
     """Train any LightningModule on logits divided by a temperature that is fitted to held-out data.
 
     The module computes its own loss from its own logits. This callback finds the layer that makes them, by a forward
-    pass ``module(inputs)``, and divides the output of that layer by the temperature T of
-    :class:`calibrant.training.CalibratedLoss` while the module trains, so that loss, validation and metrics see divided
-    logits. After ``fit``, T is fitted once more, to all held-out data, and folded into the layer: the module itself is
-    then calibrated. See ``docs/lightning.md`` for what is logged and what the guard compares.
+    pass ``module(inputs)``, and divides what it makes by the temperature of :class:`calibrant.training.CalibratedLoss`
+    while the module trains. After ``fit`` the module itself is calibrated. See ``docs/lightning.md``.
 
     Args:
         held_out: Batches ``(inputs, target)`` of data that are not trained on; iterated more than once. If the loader
@@ -190,13 +188,11 @@ class TemperatureInTheLoop(Callback):
 class StopAfterTemperature(Callback):
     """Stop when the validation log loss after temperature scaling no longer improves, and keep the best weights.
 
-    The validation loss often rises because a network becomes over-confident, while its predictions still get better.
-    At every validation this callback logs the log loss after the best temperature, ``validation_refined_nll``, and
-    keeps the weights of the best validation in memory and in checkpoints. At the end of ``fit`` it puts them back.
-
-    The logits are those that ``validation_step`` returns in a mapping with ``"logits"`` and ``"target"``, as in
-    ``InterleavedModule``. Otherwise they come from a second call ``module(inputs)`` on batches ``(inputs, target)``.
-    Every process keeps the logits of all validation samples in memory.
+    At every validation it logs ``validation_refined_nll``, and keeps the weights of the best one in memory and in
+    checkpoints; at the end of ``fit`` it puts them back. The logits are those that ``validation_step`` returns in a
+    mapping with ``"logits"`` and ``"target"``. Otherwise they come from a second call ``module(inputs)`` on batches
+    ``(inputs, target)``. Every process keeps the logits of all validation samples in memory. The method is that of
+    Berta, Holzmüller, Jordan, Bach, "Rethinking Early Stopping: Refine, Then Calibrate", 2025.
 
     Args:
         patience: Validations without improvement after which training stops; None to train to the end and only keep
@@ -209,9 +205,6 @@ class StopAfterTemperature(Callback):
         temperature_: Temperature of the best validation.
         best_score_: Log loss of the best validation after its temperature.
         best_epoch_: Epoch of the best validation, counted from 0.
-
-    References:
-        Berta, Holzmüller, Jordan, Bach, "Rethinking Early Stopping: Refine, Then Calibrate", 2025.
 
     Example:
         >>> from lightning import Trainer

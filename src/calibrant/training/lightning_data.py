@@ -17,9 +17,7 @@ class InterleavedDataModule(lightning.LightningDataModule):
     """Hold out a part of the training data, and load it alongside the rest.
 
     The order of the samples depends only on ``seed`` and the epoch. W processes with batches of B together see the
-    batches that one process with batches of W times B sees. If W does not divide the number of training samples, up to
-    W - 1 of them are seen twice in an epoch; evaluation sees every sample once. The sizes of calibration batches on a
-    process differ by at most one.
+    batches that one process with batches of W times B sees. Evaluation sees every sample once.
 
     Args:
         train: Training data; samples are ``(inputs, target)``.
