@@ -40,8 +40,7 @@ class AvUCLoss(Objective):
 
         The authors do so on held-out data in the first epochs, and then freeze it. It needs predictions of either kind.
         """
-        with self.failing_together():
-            data = self.checked(logits, target, mask)
+        data = self.checked(logits, target, mask)
         uncertainty = _entropy(data)
         right, wrong = checks.top_label_pairs(data).right_and_wrong()
         sums = torch.stack([(right * uncertainty).sum(), right.sum(), (wrong * uncertainty).sum(), wrong.sum()])
@@ -59,8 +58,7 @@ class AvUCLoss(Objective):
 
     def forward(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the loss of a batch as a scalar; see :meth:`calibrant.FocalLoss.forward` for the arguments."""
-        with self.failing_together():
-            data = self.checked(logits, target, mask)
+        data = self.checked(logits, target, mask)
         pairs, uncertainty = checks.top_label_pairs(data), _entropy(data)
         if self.gathers():
             columns = (uncertainty, pairs.confidence, pairs.correct)

@@ -213,11 +213,10 @@ class MDCALoss(Objective):
 
     def forward(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the loss of a batch as a scalar; see :meth:`calibrant.FocalLoss.forward` for the arguments."""
-        with self.failing_together():
-            data = self.checked(logits, target, mask)
+        data = self.checked(logits, target, mask)
         wide = accumulation_dtype(data.logits)
         excess = data.logits.softmax(1).to(wide) - checks.one_hot(data).to(wide)
-        counted = torch.ones_like(excess[:, :1]) if data.mask is None else data.mask.to(wide).unsqueeze(1)
+        counted = torch.ones_like(excess[:, :1]) if data.weight is None else data.weight.to(wide).unsqueeze(1)
         sums, count = (excess * counted).sum(0), counted.sum(0)
         if self.gathers():
             # The count is a last column, so that one reduction over ranks sums both.

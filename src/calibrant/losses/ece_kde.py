@@ -66,8 +66,7 @@ class ECEKDELoss(Objective):
 
         The target is only used to find samples to ignore. With ``sync``, the samples of all ranks are used.
         """
-        with self.failing_together():
-            data = self.checked(logits, target, mask)
+        data = self.checked(logits, target, mask)
         logits, _, mask = self._global_batch(data, "the bandwidth of ECE-KDE")
         log_p, _ = self._predictions(logits, torch.zeros_like(logits))
         counted = slice(None) if mask is None else mask
@@ -77,8 +76,7 @@ class ECEKDELoss(Objective):
 
     def forward(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the loss of a batch as a scalar; see :meth:`calibrant.FocalLoss.forward` for the arguments."""
-        with self.failing_together():
-            data = self.checked(logits, target, mask)
+        data = self.checked(logits, target, mask)
         logits, hot, mask = self._global_batch(data, self.name)
         log_p, hot = self._predictions(logits, hot)
         share = torch.softmax(_log_kernel_of_others(log_p, mask, self.bandwidth), dim=1)

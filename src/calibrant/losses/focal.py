@@ -5,9 +5,9 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from calibrant import distributed, inputs
+from calibrant import inputs
 from calibrant.losses import checks
-from calibrant.losses.base import MeanLoss, log_likelihood, of_target
+from calibrant.losses.base import MeanLoss, log_likelihood, of_target, pairs_of_all_ranks
 from calibrant.losses.checks import Classification, Pairs
 from calibrant.numerics import accumulation_dtype, bounded_power, log_softmax
 
@@ -179,11 +179,9 @@ class AdaFocalLoss(MeanLoss):
     @torch.no_grad()
     def update(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Self:
         """Set the bins, and the strength of each, from all logits of held-out data: at least as many as bins."""
-        with self.failing_together():
-            pairs = checks.top_label_pairs(self.checked(logits, target, mask))
+        pairs = checks.top_label_pairs(self.checked(logits, target, mask))
         if self.gathers():
-            (confidence, correct), counts = distributed.gather_samples((pairs.confidence, pairs.correct), pairs.mask)
-            pairs = Pairs(confidence, correct, counts)
+            pairs = pairs_of_all_ranks(pairs)
         if pairs.mask is not None:
             pairs = Pairs(pairs.confidence[pairs.mask], pairs.correct[pairs.mask])
         checks.require_samples(pairs, self.bins, "the update of AdaFocal")

@@ -144,12 +144,11 @@ class CALSLoss(MeanLoss):
 
         The target is only used to find samples to ignore.
         """
-        with self.failing_together():
-            data = self.checked(logits, target, mask)
+        data = self.checked(logits, target, mask)
         excess = _excess(data.logits, self.margin)
         multiplier, rho = (_of_classes(name, getattr(self, name), excess) for name in ("multiplier", "rho"))
         slope = (multiplier + rho * excess).clamp(LEAST_MULTIPLIER, MOST_MULTIPLIER)
-        counts = torch.ones_like(excess[:, :1]) if data.mask is None else data.mask.to(excess).unsqueeze(1)
+        counts = torch.ones_like(excess[:, :1]) if data.weight is None else data.weight.to(excess).unsqueeze(1)
         sums = torch.cat((slope * counts, excess * counts, counts), dim=1).sum(0)
         if self.gathers():
             sums = distributed.sum_across_ranks(sums)

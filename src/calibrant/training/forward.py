@@ -276,7 +276,7 @@ class ScoreSums:
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def add(self, data: Classification) -> None:
         """Add a batch of logits as the loss sees them."""
-        self._waiting.append(Classification(data.logits.detach(), data.target, data.mask))
+        self._waiting.append(data._replace(logits=data.logits.detach()))
         self.batches += 1
         elements = sum(waiting.logits.numel() for waiting in self._waiting)
         if len(self._waiting) == self.WAITING or elements > self.ELEMENTS:
@@ -334,8 +334,8 @@ def _sums_of(data: Classification) -> Tensor:
     nll = -log_probabilities.gather(1, data.target.unsqueeze(1)).squeeze(1)
     right, confidence = (predicted == data.target).to(top.dtype), top.exp()
     rows = torch.stack((torch.ones_like(top), right, nll, confidence, 1 - (-nll).exp()))
-    if data.mask is not None:
-        rows = torch.where(data.mask, rows, 0.0)
+    if (mask := data.mask) is not None:
+        rows = torch.where(mask, rows, 0.0)
     rows = rows.to(accumulation_dtype(rows))
     edges = torch.arange(1, BINS + 1, dtype=rows.dtype, device=rows.device) / BINS
     excess = rows.new_zeros(BINS).scatter_add(0, torch.bucketize(confidence, edges.to(confidence)), rows[3] - rows[1])
@@ -361,7 +361,7 @@ def scores_of(logits: Tensor, target: Tensor) -> BatchScores:
 def joined(parts: list[Classification]) -> Classification:
     """Join batches."""
     logits, target = torch.cat([part.logits for part in parts]), torch.cat([part.target for part in parts])
-    if all(part.mask is None for part in parts):
+    if all(part.weight is None for part in parts):
         return Classification(logits, target)
-    masks = [torch.ones_like(part.target, dtype=torch.bool) if part.mask is None else part.mask for part in parts]
-    return Classification(logits, target, torch.cat(masks))
+    every = (torch.ones_like(part.target, dtype=torch.bool) if part.weight is None else part.weight for part in parts)
+    return Classification(logits, target, torch.cat(list(every)))
