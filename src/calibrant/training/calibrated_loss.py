@@ -92,14 +92,14 @@ class CalibratedLoss:
             :class:`calibrant.FocalLoss`, or ``torch.nn.CrossEntropyLoss(weight=...)``.
         every: Use a held-out batch at every k-th step at most; the others are passed over. 4 for ``"temperature"`` when
             not given, and 1 for the others.
+        batchnorm: ``"freeze"`` leaves BatchNorm's running statistics to the training batches; ``"update"`` lets
+            held-out batches enter them, as published, and is the default of ``"published"`` alone.
         multi_label: Targets have the shape of the logits, each label an independent sigmoid.
         ignore_index: Label whose samples do not count.
 
     Attributes:
         guard: Scores of the batches that passed, and in ``guard.warnings_`` the warnings given, see
             :class:`calibrant.training.CalibrationWarning`.
-        batchnorm: ``"freeze"`` leaves BatchNorm's running statistics to the training batches; ``"update"`` lets
-            held-out batches enter them, as published, and is the default of ``"published"`` alone.
 
     Example:
         >>> import calibrant as cal
@@ -121,6 +121,7 @@ class CalibratedLoss:
         weight: float | None = None,
         loss: Loss | None = None,
         every: int | None = None,
+        batchnorm: BatchNormUse | None = None,
         multi_label: bool = False,
         ignore_index: int = -100,
     ) -> None:
@@ -142,7 +143,9 @@ class CalibratedLoss:
         inputs.check_range("weight", self.weight, low=0)
         self.every = (4 if method == "temperature" else 1) if every is None else every
         inputs.check_count("every", self.every)
-        self.batchnorm: BatchNormUse = "update" if method == "published" else "freeze"
+        default: BatchNormUse = "update" if method == "published" else "freeze"
+        self.batchnorm = default if batchnorm is None else batchnorm
+        inputs.check_choice("batchnorm", self.batchnorm, ("update", "freeze"))
         self.loss = loss
         self.multi_label = multi_label
         self.ignore_index = ignore_index
@@ -303,17 +306,13 @@ class CalibratedLoss:
 
         Batches like those that were checked before take a shorter way.
         """
-        overflows = logits.dtype == torch.float16 and bool(logits.isinf().any())
         logits, target, count = forward.finite(logits, target, self.ignore_index, self.multi_label)
-        if count and not overflows and not (target != self.ignore_index).any():
-            text = f"the logits of a whole batch are infinite or NaN, training has diverged: {GO_BACK}"
-            self.guard.warn("diverged", text)
-        elif count:
+        if count:
             self.guard.warn(
-                "overflow",
-                f"some logits are infinite or NaN in {logits.dtype} (largest before: {self.largest_logit:.3g}), and "
-                "their samples are left out: use bfloat16 or float32 for the last layer, since raw logits grow against "
-                "the temperature, let the learning rate fall, or check that training has not diverged",
+                "not finite",
+                f"{count} samples of a batch have infinite or NaN logits in {logits.dtype} (largest before: "
+                f"{self.largest_logit:.3g}), and are left out: use bfloat16 or float32 for the last layer, since raw "
+                f"logits grow against the temperature, or, if training has diverged, {GO_BACK}",
             )
         plain = logits.dim() == 2 and logits.shape[1] > 1 and not self.multi_label
         if checked and plain and logits.device.type == "cpu" and bool((target != self.ignore_index).all()):
@@ -435,7 +434,7 @@ class CalibratedLoss:
             )
         if left_out:
             self.guard.warn(
-                "not finite",
+                "final not finite",
                 f"the final network's logits are infinite or NaN on {left_out} of {left_out + len(target)} samples, "
                 "which are left out: run finish() in float32 or bfloat16 if they overflow in float16, check the inputs "
                 f"of these samples, or, if training has diverged, {GO_BACK}",

@@ -14,7 +14,6 @@ from torch.utils.data import RandomSampler, Sampler
 from transformers import Trainer
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
-from calibrant.inputs import check_choice
 from calibrant.training.calibrated_loss import BatchNormUse, CalibratedLoss, Finished, Method
 from calibrant.training.forward import (
     Loss,
@@ -83,13 +82,13 @@ class InterleavedTrainer(Trainer):
         if method is None:
             method = "temperature" if objective is None and weight is None else "published"
         self.method: Method = method
-        if batchnorm is not None:
-            check_choice("batchnorm", batchnorm, ("update", "freeze"))
         # Settings with their defaults, checked now; each training has a loss of its own.
-        given = CalibratedLoss(nn.Identity(), method, objective=objective, weight=weight, every=calibration_every)
+        given = CalibratedLoss(
+            nn.Identity(), method, objective=objective, weight=weight, every=calibration_every, batchnorm=batchnorm
+        )
         self.weight, self.calibration_every = given.weight, given.every
         self.calibration_objective = given.objective  # Trainer uses self.objective for hyperparameter search
-        self.batchnorm: BatchNormUse = batchnorm or given.batchnorm
+        self.batchnorm = given.batchnorm
         if objective is not None and not callable(objective):
             raise TypeError(f"objective must take (logits, labels), got {type(objective).__name__}")
         super().__init__(*args, **kwargs)
@@ -153,8 +152,8 @@ class InterleavedTrainer(Trainer):
             # The gradient of "published" takes the path of the training loss; that of "head" only one layer.
             model if self.method == "published" else plain, self.method, objective=self.calibration_objective,
             weight=self.weight if learns else None, every=1 if learns else self.calibration_every,
+            batchnorm=self.batchnorm,
         )  # fmt: skip
-        loss.batchnorm = self.batchnorm
         with self.compute_loss_context_manager():
             loss.attach(self._inputs(self._prepare_inputs(batch)))
         if self._saved:

@@ -61,7 +61,7 @@ class InterleavedModule(lightning.LightningModule):
     Args:
         model: Any module that returns logits, or an object with ``.logits``.
         objective: A calibration objective such as :class:`calibrant.ESDLoss` for the methods that have one.
-        weight: Weight of the objective relative to the loss.
+        weight: Weight of the objective relative to the loss; 1 when not given.
         method: As in :class:`calibrant.training.CalibratedLoss`. By default ``"published"`` if there is an objective;
             otherwise the loss alone is minimised.
         loss: Loss of the training batch in place of the NLL, such as :class:`calibrant.FocalLoss`.
@@ -89,7 +89,7 @@ class InterleavedModule(lightning.LightningModule):
         self,
         model: nn.Module,
         objective: nn.Module | None = None,
-        weight: float = 1.0,
+        weight: float | None = None,
         *,
         method: Method | None = None,
         loss: nn.Module | None = None,
@@ -98,11 +98,7 @@ class InterleavedModule(lightning.LightningModule):
         scheduler: Callable[[Optimizer], LRScheduler | dict[str, Any]] | None = None,
         batchnorm: BatchNormUse | None = None,
     ) -> None:
-        checks.check_objective(objective)
         checks.check_objective(loss, "loss")
-        inputs.check_range("weight", weight, low=0)
-        if batchnorm is not None:
-            inputs.check_choice("batchnorm", batchnorm, ("update", "freeze"))
         inputs.check_range("learning_rate", learning_rate, low=0)
         if optimizer is not None and learning_rate != LEARNING_RATE:
             raise ValueError(
@@ -112,20 +108,15 @@ class InterleavedModule(lightning.LightningModule):
         super().__init__()
         self.model = model
         self.loss = loss
-        self.weight = weight
-        self.objective: Any = objective
         self.method: Method | None = "published" if method is None and objective is not None else method
         self.calibrated_loss: CalibratedLoss | None = None
-        if self.method == "temperature" and weight != 1:
-            raise ValueError("method 'temperature' has no weight: leave it out, or choose 'published' or 'head'")
         if self.method is not None:
             self.calibrated_loss = CalibratedLoss(
-                model, self.method, objective=objective, weight=None if method == "temperature" else weight,
-                loss=self._training_loss, ignore_index=getattr(loss, "ignore_index", -100),
+                model, self.method, objective=objective, weight=weight, loss=self._training_loss, batchnorm=batchnorm,
+                ignore_index=getattr(loss, "ignore_index", -100),
             )  # fmt: skip
-            self.calibrated_loss.batchnorm = batchnorm or self.calibrated_loss.batchnorm
             self.calibrated_loss.reminder.on = False  # fit calls finish()
-            self.objective = self.calibrated_loss.objective
+        self.objective: Any = None if self.calibrated_loss is None else self.calibrated_loss.objective
         self._make_optimizer = optimizer
         if optimizer is None:  # without this attribute Tuner.lr_find says that there is no learning rate to set
             self.learning_rate = learning_rate
@@ -184,14 +175,15 @@ class InterleavedModule(lightning.LightningModule):
         x, y = pair_of(batch)
         if self.calibrated_loss is None:
             logits = self(x)
-            step = Step(self._training_loss(logits, y), logits, None)
+            step, weight = Step(self._training_loss(logits, y), logits, None), 0.0
         else:
             step = self.calibrated_loss.step(x, y, *((None, None) if held_out is None else pair_of(held_out)))
+            weight = self.calibrated_loss.weight
         data = self._checked(step.logits, y)
         self.training_scores.add(data)
         if self.loss is not None:
             self.training_scores.add_value(step.loss, len(y) if data.mask is None else data.mask.sum())
-        return step.loss if step.objective is None else step.loss + self.weight * step.objective
+        return step.loss if step.objective is None else step.loss + weight * step.objective
 
     def _parts(self, batch: Any) -> tuple[Any, Any]:
         if isinstance(batch, InterleavedBatch):

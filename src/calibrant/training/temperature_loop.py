@@ -287,7 +287,7 @@ def final_temperature(
 def _why_unsolved(logits: Tensor, target: Tensor, guard: Guard) -> tuple[str, str]:
     """Why samples do not determine a temperature, and what to do."""
     right = float((logits.argmax(1) == target).double().mean())
-    if guard.warnings_.keys() & {"diverged", "not finite", "collapse", "fell"}:
+    if guard.warnings_.keys() & {"not finite", "final not finite", "collapse", "fell"}:
         return "training has diverged", GO_BACK
     if len(target) < FEWEST:
         return f"{FEWEST} are the fewest", "hold out more data"
