@@ -262,7 +262,9 @@ class CalibratedLoss:
     @torch.no_grad()
     def observe(self, x: Any, y: Tensor, weight: Tensor | None = None) -> None:
         """Run a held-out batch forward in evaluation mode, and move the temperature."""
-        with evaluating(self._model), nullcontext() if self.divided is None else self.divided.raw():
+        if self.divided is not None:
+            self.divided.set(1.0)
+        with evaluating(self._model):
             logits = logits_of(self._model, x)
         data = self.cleaned(logits, y, checked=self.steps > self.every)
         self._check_logits(data)

@@ -251,7 +251,7 @@ def _cross_fitted(
     order = torch.randperm(len(samples.target), generator=torch.Generator().manual_seed(seed))
     folds = order.tensor_split(FOLDS)
     given = samples.logits.double()
-    fitted: dict[Candidate, Tensor] = {"nothing": given} | {name: torch.empty_like(given) for name in methods}
+    fitted: dict[Candidate, Tensor] = {name: given.clone() for name in ("nothing", *methods)}
     heads = given.expand(len(PENALTIES), *given.shape).clone() if "head" in methods else given.new_empty(0)
     for fold in folds:
         rest = samples.take(torch.cat([other for other in folds if other is not fold]))
@@ -346,7 +346,7 @@ def _minimised(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
     def closure() -> Tensor:
         optimizer.zero_grad()
         value = loss(position)
-        value.backward()  # type: ignore[no-untyped-call]
+        value.backward()
         return value
 
     with torch.enable_grad():

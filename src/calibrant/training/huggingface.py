@@ -282,7 +282,8 @@ class InterleavedTrainer(Trainer):
             for name, value in (("accuracy", scores.accuracy), ("ece", scores.ece), ("refined_nll", refined)):
                 output.metrics.setdefault(f"{prefix}_{name}", value)
             if self.calibrated_loss is not None and self.is_in_train and prefix == "eval":
-                dropout = self.method != "temperature" and has_dropout(self.model)
+                model: Any = self.model
+                dropout = self.method != "temperature" and has_dropout(model)
                 self.calibrated_loss.guard.compare_evaluation(scores, self._drawn().loader, dropout=dropout)
         return output
 

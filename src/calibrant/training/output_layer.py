@@ -1,7 +1,6 @@
 """The output layer, which makes the logits: found, and scaled so that the model itself gives calibrated logits."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -122,21 +121,11 @@ class DividedLogits:
         self.sees: Callable[[Tensor], None] | None = None  # is given the logits of every pass
         # A tensor, since a number that changes would make torch.compile recompile the model.
         self._temperature = torch.ones((), dtype=torch.float64)
-        self._is_on = True
         self._handle = module.register_forward_hook(self._divide)
 
     def set(self, temperature: float) -> None:
         """Divide by another temperature from now on."""
         self._temperature = torch.tensor(temperature, dtype=torch.float64)
-
-    @contextmanager
-    def raw(self) -> Iterator[None]:
-        """Leave the logits as they are."""
-        self._is_on = False
-        try:
-            yield
-        finally:
-            self._is_on = True
 
     def take(self, target: Any) -> tuple[Tensor, Tensor] | None:
         """The logits of the last pass, once, with a target if it holds one class for each of them."""
@@ -151,8 +140,6 @@ class DividedLogits:
         self.latest = None
 
     def _divide(self, module: nn.Module, given: Any, output: Any) -> Any:
-        if not self._is_on:
-            return output
         logits = logits_in(output) / self._temperature
         if self.sees is not None:
             self.sees(logits)

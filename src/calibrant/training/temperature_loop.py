@@ -12,6 +12,7 @@ from calibrant import distributed
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification
 from calibrant.posthoc.temperature import solve_from, standard_error, temperature_or_one
+from calibrant.training.forward import scores_of
 from calibrant.training.guard import (
     BEYOND_CHANCE,
     FEWEST_SEEN,
@@ -46,7 +47,6 @@ UNSURE = 0.25
 # Where this share of samples is right, a best temperature below this one, by more than chance, is that of samples the
 # network was trained on, unless it was trained briefly or with a loss that makes it unsure.
 SAME_SHARE, SAME_TEMPERATURE = 0.95, 0.7
-ROWS = 2**14  # per piece, so that double precision does not take twice the memory of all logits
 
 
 class _Entry(NamedTuple):
@@ -86,12 +86,13 @@ class TemperatureLoop:
     patience = 0.3  # share of the steps so far without a new minimum after which T moves; 0 lets it move at once
 
     def __init__(self) -> None:
-        self._begin(trained_at=0.0, largest_logit=0.0)
+        self.largest_logit = 0.0
+        self.restart(trained_at=0.0)
 
-    def _begin(self, trained_at: float, largest_logit: float) -> None:
+    def restart(self, trained_at: float) -> None:
+        """Begin again after the network was divided; ``trained_at`` is the log of its temperature in training."""
         self.over_fits = False
         self.log_temperature = 0.0
-        self.largest_logit = largest_logit
         self.prior = trained_at  # what trained_at() returns until the first held-out logits
         self._entries: list[_Entry] = []
         self._fresh = 0
@@ -99,10 +100,6 @@ class TemperatureLoop:
         self._log_loss = self._lowest = math.inf
         self._lowest_at = 0
         self._has_learned = False
-
-    def restart(self, trained_at: float) -> None:
-        """Begin again after the network was divided; ``trained_at`` is the log of its temperature in training."""
-        self._begin(trained_at, self.largest_logit)
 
     @property
     def temperature(self) -> float:
@@ -234,19 +231,15 @@ def refined_nll(logits: Tensor, target: Tensor) -> tuple[float, float]:
         (0.5623, 3.641)
     """
     finite = logits.isfinite()
-    if not finite.all():
-        # Ignored samples may hold anything: classification() sets their logits to 0.
-        if checks.classification((~finite).float(), target).logits.any():
-            return math.inf, 1.0
-        logits = torch.where(finite, logits, 0.0)
-    data = checks.classification(logits, target)
-    rows, labels = (data.logits, data.target) if data.mask is None else (data.logits[data.mask], data.target[data.mask])
+    data = checks.classification(torch.where(finite, logits, 0.0), target)
+    # Ignored samples may hold anything: classification() sets their logits to 0.
+    if not finite.all() and checks.classification((~finite).float(), target).logits.any():
+        return math.inf, 1.0
+    rows, labels, _ = counted(data, None)
     if not len(rows):
         raise ValueError("the validation data has no labels: every target is -100")
     temperature = temperature_or_one(rows, labels)
-    pieces = zip(rows.split(ROWS), labels.split(ROWS), strict=True)
-    total = sum(float(F.cross_entropy(piece.double() / temperature, part, reduction="sum")) for piece, part in pieces)
-    return total / len(rows), temperature
+    return scores_of(rows.double() / temperature, labels).nll, temperature
 
 
 def shrunk(log_temperature: float, toward: float, error: float) -> float:
@@ -314,12 +307,17 @@ def _entropy(target: Tensor, weight: Tensor | None) -> float:
 
 def gathered(data: Classification, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """The samples that count, of all ranks, on the CPU."""
-    logits, target, mask = data.logits, data.target, data.mask
     if distributed.is_distributed():
+        logits, target = data.logits, data.target
         weights = torch.ones_like(logits[:, 0]) if weight is None else weight.to(logits.dtype)
-        columns, mask = distributed.gather_samples((*logits.T, target.to(logits.dtype), weights), mask)
-        logits, target = torch.stack(columns[:-2], 1), columns[-2].long()
+        columns, mask = distributed.gather_samples((*logits.T, target.to(logits.dtype), weights), data.mask)
+        data = Classification(torch.stack(columns[:-2], 1), columns[-2].long(), mask)
         weight = None if weight is None else columns[-1]
-    if mask is not None:
-        logits, target, weight = logits[mask], target[mask], None if weight is None else weight[mask]
-    return logits.detach().cpu(), target.cpu(), None if weight is None else weight.float().cpu()
+    return counted(data, weight)
+
+
+def counted(data: Classification, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The samples that count, on the CPU."""
+    rows = slice(None) if data.mask is None else data.mask
+    weight = None if weight is None else weight[rows].float().cpu()
+    return data.logits[rows].detach().cpu(), data.target[rows].cpu(), weight
