@@ -70,8 +70,10 @@ class Classification(NamedTuple):
 
 
 def mask_of(weight: Tensor | None) -> Tensor | None:
-    """Which samples count, from how often they do."""
-    return weight if weight is None or weight.dtype == torch.bool else weight > 0
+    """Which samples count, from how often they do; None if all are known to."""
+    if weight is None or (readable(weight) and bool(weight.numpy().all())):
+        return None
+    return weight if weight.dtype == torch.bool else weight > 0
 
 
 class TopLabel(NamedTuple):
@@ -156,7 +158,7 @@ def pairs(
     if mask is not None:
         check_mask(mask, confidence, "confidence")
     confidence, correct = at_least_float32(confidence), at_least_float32(correct.detach())
-    weight = checked_weight(sample_weight, mask, confidence)
+    weight = mask if sample_weight is None else checked_weight(sample_weight, mask, confidence)
     if (mask := mask_of(weight)) is not None:
         confidence = torch.where(mask, confidence, 0.5)
         correct = torch.where(mask, correct, torch.zeros_like(correct))
@@ -170,10 +172,8 @@ def pairs(
     return checked
 
 
-def checked_weight(weight: Tensor | None, mask: Tensor | None, like: Tensor) -> Tensor | None:
-    """Validate sample weights of the shape of ``like``; return how often each sample counts, from both."""
-    if weight is None:
-        return mask
+def checked_weight(weight: Tensor, mask: Tensor | None, like: Tensor) -> Tensor:
+    """Validate sample weights of the shape of ``like``, and return them with 0 where the mask is False."""
     check_like("sample_weight", weight, like, "the samples")
     if weight.is_complex():
         raise TypeError(f"sample_weight must be real, got {weight.dtype}")
@@ -285,7 +285,9 @@ def classification(
     check_device("target", target, logits, "logits")
 
     logits, target = at_least_float32(logits), target.long()
-    weight = checked_weight(sample_weight, valid_samples(target, mask, ignore_index), logits[:, 0])
+    weight = valid_samples(target, mask, ignore_index)
+    if sample_weight is not None:
+        weight = checked_weight(sample_weight, weight, logits[:, 0])
     if logits.dim() > 2:
         logits, target = inputs.flattened(logits), target.flatten()
     weight = None if weight is None else weight.flatten()

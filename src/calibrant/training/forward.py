@@ -267,7 +267,7 @@ class ScoreSums:
 
     def __init__(self) -> None:
         self.batches = 0
-        self._sums = torch.zeros(8 + BINS, dtype=torch.float64)
+        self._sums: Tensor | None = None
         self._waiting: list[Classification] = []
         self._values: list[Tensor] = []  # each times its number, its number, and whether it is 0
         self._marks: dict[str, tuple[Tensor, int]] = {}  # sums and batches at the last call of since()
@@ -291,15 +291,19 @@ class ScoreSums:
 
     @torch.no_grad()
     def _sum_up(self) -> Tensor:
+        waiting = joined(self._waiting) if self._waiting else None
+        if waiting is None and not self._values:
+            return torch.zeros(8 + BINS, dtype=torch.float64) if self._sums is None else self._sums
+        like = self._values[0] if waiting is None else waiting.logits
+        if self._sums is None:
+            self._sums = torch.zeros(8 + BINS, dtype=accumulation_dtype(like), device=like.device)
+        sums = self._sums.clone()
         if self._values:
-            self._sums = self._sums.to(self._values[0])
-            self._sums[:3] += torch.stack(self._values).sum(0)
-        if self._waiting:
-            found = _sums_of(joined(self._waiting))
-            self._sums = self._sums.to(found)
-            self._sums[3:] += found
-        self._waiting, self._values = [], []
-        return self._sums
+            sums[:3] += torch.stack(self._values).to(sums).sum(0)
+        if waiting is not None:
+            sums[3:] += _sums_of(waiting, sums.dtype)
+        self._sums, self._waiting, self._values = sums, [], []
+        return sums
 
     def running(self, purpose: str = "") -> BatchScores:
         """Means on this rank since the last call of :meth:`since` for the same purpose."""
@@ -308,7 +312,7 @@ class ScoreSums:
     def since(self, purpose: str = "") -> BatchScores:
         """Means on all ranks since the last call for the same purpose."""
         sums, batches = self._change(purpose)
-        self._marks[purpose] = self._sums.clone(), self.batches
+        self._marks[purpose] = self._sum_up(), self.batches
         return _means(distributed.sum_across_ranks(sums) if distributed.is_distributed() else sums, batches)
 
     def _change(self, purpose: str) -> tuple[Tensor, int]:
@@ -326,7 +330,7 @@ class ScoreSums:
         vars(self).update(state)
 
 
-def _sums_of(data: Classification) -> Tensor:
+def _sums_of(data: Classification, dtype: torch.dtype) -> Tensor:
     """Number, right ones, log loss, confidence and doubt of samples, and confidence minus correctness in each bin."""
     logits = data.logits if data.logits.dtype == torch.float64 else data.logits.float()
     log_probabilities = logits.log_softmax(1)
@@ -334,9 +338,9 @@ def _sums_of(data: Classification) -> Tensor:
     nll = -log_probabilities.gather(1, data.target.unsqueeze(1)).squeeze(1)
     right, confidence = (predicted == data.target).to(top.dtype), top.exp()
     rows = torch.stack((torch.ones_like(top), right, nll, confidence, 1 - (-nll).exp()))
-    if (mask := data.mask) is not None:
-        rows = torch.where(mask, rows, 0.0)
-    rows = rows.to(accumulation_dtype(rows))
+    if data.weight is not None:
+        rows = torch.where(data.weight > 0, rows, 0.0)
+    rows = rows.to(dtype)
     edges = torch.arange(1, BINS + 1, dtype=rows.dtype, device=rows.device) / BINS
     excess = rows.new_zeros(BINS).scatter_add(0, torch.bucketize(confidence, edges.to(confidence)), rows[3] - rows[1])
     return torch.cat((rows.sum(1), excess))

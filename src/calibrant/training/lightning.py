@@ -182,7 +182,7 @@ class InterleavedModule(lightning.LightningModule):
         data = self._checked(step.logits, y)
         self.training_scores.add(data)
         if self.loss is not None:
-            self.training_scores.add_value(step.loss, len(y) if data.mask is None else data.mask.sum())
+            self.training_scores.add_value(step.loss, len(data.target) if data.mask is None else data.mask.sum())
         return step.loss if step.objective is None else step.loss + weight * step.objective
 
     def _parts(self, batch: Any) -> tuple[Any, Any]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -307,7 +308,7 @@ def _entropy(target: Tensor, weight: Tensor | None) -> float:
 
 def gathered(data: Classification, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """The samples that count, of all ranks, on the CPU."""
-    if distributed.is_distributed():
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         logits, target = data.logits, data.target
         weights = torch.ones_like(logits[:, 0]) if weight is None else weight.to(logits.dtype)
         columns, mask = distributed.gather_samples((*logits.T, target.to(logits.dtype), weights), data.mask)
@@ -318,6 +319,7 @@ def gathered(data: Classification, weight: Tensor | None) -> tuple[Tensor, Tenso
 
 def counted(data: Classification, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """The samples that count, on the CPU."""
-    rows = slice(None) if data.mask is None else data.mask
+    mask = None if data.weight is None else data.mask
+    rows = slice(None) if mask is None else mask
     weight = None if weight is None else weight[rows].float().cpu()
     return data.logits[rows].detach().cpu(), data.target[rows].cpu(), weight
