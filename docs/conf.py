@@ -19,7 +19,6 @@ exclude_patterns = ["_build", "_gallery"]
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 napoleon_google_docstring = True
-napoleon_custom_sections = ["Shapes"]
 nitpicky = True
 nitpick_ignore_regex = [(".*", r"(?!calibrant(\.\w+){1,2}$).*")]  # public names are looked up, no others
 

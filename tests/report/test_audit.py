@@ -3,13 +3,13 @@ from importlib import import_module
 
 import numpy as np
 import pytest
-from calibrant.posthoc.cross_validation import HeldOut, canonical_order
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
 from calibrant import metrics, report
 from calibrant.metrics.predictions import views
 from calibrant.posthoc import TemperatureScaling
+from calibrant.posthoc.fit import HeldOut, canonical_order
 from tests.report.data import classifier, confidences, two_classes
 
 

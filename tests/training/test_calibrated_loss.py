@@ -243,7 +243,7 @@ def plain_objective(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 def test_an_objective_that_takes_no_weights_is_named(objective: Any) -> None:
     name = getattr(objective, "__name__", type(objective).__name__)
     calibrated = CalibratedLoss(nn.Linear(10, 4), "published", objective=objective)
-    with pytest.raises(TypeError, match=f"{name} takes no sample_weight"):
+    with pytest.raises(TypeError, match=f"{name}.*sample_weight"):
         calibrated(*samples(20, 0), *samples(60, 1), held_out_weight=torch.ones(60))
 
 
@@ -376,7 +376,7 @@ def test_half_precision_logits_may_grow_and_overflow() -> None:
         warnings.simplefilter("ignore", CalibrationWarning)
         overflowing = CalibratedLoss(Half(1e6))
         overflowing(x, y, *held_out)
-    assert "overflow" in overflowing.guard.warnings_
+    assert "not finite" in overflowing.guard.warnings_
 
 
 def test_a_final_network_that_overflows_on_some_samples_is_reported_and_they_are_left_out() -> None:
@@ -408,11 +408,10 @@ def test_a_training_that_diverged_is_not_told_to_hold_out_more_data() -> None:
         model.weight.fill_(math.nan)
     with pytest.warns(CalibrationWarning, match="diverged"):
         calibrated(x, y, *held_out)
-    huge = nn.Linear(10, 4)
     with torch.no_grad():
-        huge.weight.mul_(1e8)
+        model.weight.zero_()
     with pytest.warns(CalibrationWarning, match="diverged") as caught:
-        CalibratedLoss(huge).finish([held_out])
+        calibrated.finish([held_out])
     assert not any("hold out" in str(each.message) for each in caught)
 
 

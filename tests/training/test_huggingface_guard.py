@@ -18,8 +18,7 @@ pytest.importorskip("transformers", reason="needs the extra 'hf'")
 pytest.importorskip("datasets", reason="needs the extra 'hf'")
 
 from calibrant.training import CalibrationWarning, InterleavedTrainer
-from calibrant.training.huggingface import _has_dropout
-from tests.training.huggingface_runs import arguments, bert, split_options
+from tests.training.huggingface_runs import arguments, split_options
 
 
 class Images(Dataset[dict[str, Tensor]]):
@@ -114,15 +113,6 @@ def test_sound_training_gives_no_warning(tmp_path: Path, options: dict[str, Any]
     assert trainer.calibrated_loss is not None
     assert trainer.calibrated_loss.guard.has_objective == (trainer.method != "temperature")
     assert logged(trainer, "eval_accuracy")[-1] > 0.9
-
-
-def test_dropout_is_found_in_modules_and_in_the_configuration() -> None:
-    assert _has_dropout(bert(dropout=0.1))
-    assert not _has_dropout(bert(dropout=0.0))
-    model = bert(dropout=0.0)
-    model.config.attention_probs_dropout_prob = 0.1
-    assert _has_dropout(model)
-    assert not _has_dropout(Network())
 
 
 class Squashed(Network):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from calibrant.training.output_layer import can_be_scaled, divide_layer, find_output, scale_output
+from calibrant.training.output_layer import can_be_scaled, divide, find_output, scale_output
 
 
 class TwoHeads(nn.Module):
@@ -27,7 +27,7 @@ class TwoHeads(nn.Module):
 
 def test_the_layer_whose_output_is_the_logits_is_found() -> None:
     model, x = TwoHeads(), torch.randn(5, 4)
-    assert find_output(model, lambda: model(x).logits) is model.classifier
+    assert find_output(model, x) is model.classifier
 
 
 @pytest.mark.parametrize(
@@ -41,15 +41,15 @@ def test_the_layer_whose_output_is_the_logits_is_found() -> None:
 def test_binary_and_dense_logits_have_a_layer_too(model: nn.Sequential, shape: tuple[int, ...]) -> None:
     x = torch.randn(shape)
     before = model(x)
-    layer = find_output(model, lambda: model(x))
+    layer = find_output(model, x)
     assert can_be_scaled(model, layer)
-    divide_layer(layer, 4.0)
+    divide(model, layer, 4.0)
     assert torch.allclose(model(x), before / 4, atol=1e-7)
 
 
 def test_no_layer_is_found_where_something_follows_it() -> None:
     model, x = nn.Sequential(nn.Linear(4, 3), nn.Tanh()), torch.randn(5, 4)
-    assert find_output(model, lambda: model(x)) is model[1]
+    assert find_output(model, x) is model[1]
 
 
 def test_shared_and_parametrised_weights_are_not_divided() -> None:

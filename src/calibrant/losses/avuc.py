@@ -14,34 +14,16 @@ from calibrant.numerics import accumulation_dtype
 
 
 class AvUCLoss(Objective):
-    r"""Accuracy-versus-uncertainty calibration loss (AvUC) of a batch of logits, to be added to the NLL.
-
-    With the predictive entropy h in nats, a prediction is *certain* if :math:`h \le` ``threshold``. Four
-    sums weight the samples by confidence and by :math:`\tanh h`: over accurate and certain
-    :math:`n_{AC} = \sum p (1 - \tanh h)`, accurate and uncertain :math:`n_{AU} = \sum p \tanh h`, inaccurate
-    and certain :math:`n_{IC} = \sum (1 - p)(1 - \tanh h)`, inaccurate and uncertain
-    :math:`n_{IU} = \sum (1 - p) \tanh h`, and
-
-    .. math:: \mathrm{AvUC} = \log\Big(1 + \frac{n_{AU} + n_{IC}}{n_{AC} + n_{IU}}\Big).
-
-    The authors train with a weight of 3.
+    r"""Accuracy-versus-uncertainty calibration loss (AvUC), to be added to the NLL; :doc:`methods/avuc` defines it.
 
     Args:
         threshold: Entropy in nats up to which a prediction counts as certain. The authors start at 1 and set it from
             data, as :meth:`fit_threshold` does. It is part of the ``state_dict``.
-        ignore_index: Label of samples to ignore.
-        sync: Compute on the global batch under ``torch.distributed``.
-
-    References:
-        Krishnan, Tickoo, "Improving model calibration with accuracy versus uncertainty optimization",
-        NeurIPS 2020.
 
     Example:
-        >>> import torch
-        >>> import calibrant as cal
         >>> logits = torch.tensor([[3.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.5, 0.0]])
         >>> target = torch.tensor([0, 1, 0, 0])
-        >>> loss = cal.AvUCLoss().fit_threshold(logits, target)
+        >>> loss = AvUCLoss().fit_threshold(logits, target)
         >>> round(loss.threshold, 4), round(loss(logits, target).item(), 4)
         (0.4503, 0.392)
     """
@@ -54,13 +36,11 @@ class AvUCLoss(Objective):
 
     @torch.no_grad()
     def fit_threshold(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Self:
-        """Set the threshold to the midpoint of the mean entropies of right and of wrong predictions.
+        """Set the threshold to the midpoint of the mean entropies of right and of wrong predictions, on all ranks.
 
-        This is how the authors set it: on held-out data, in the first epochs, and frozen from then on. It needs at
-        least one right and one wrong prediction. With ``sync``, the predictions of all ranks are used.
+        The authors do so on held-out data in the first epochs, and then freeze it. It needs predictions of either kind.
         """
-        with self.failing_together():
-            data = self.checked(logits, target, mask)
+        data = self.checked(logits, target, mask)
         uncertainty = _entropy(data)
         right, wrong = checks.top_label_pairs(data).right_and_wrong()
         sums = torch.stack([(right * uncertainty).sum(), right.sum(), (wrong * uncertainty).sum(), wrong.sum()])
@@ -78,8 +58,7 @@ class AvUCLoss(Objective):
 
     def forward(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the loss of a batch as a scalar; see :meth:`calibrant.FocalLoss.forward` for the arguments."""
-        with self.failing_together():
-            data = self.checked(logits, target, mask)
+        data = self.checked(logits, target, mask)
         pairs, uncertainty = checks.top_label_pairs(data), _entropy(data)
         if self.gathers():
             columns = (uncertainty, pairs.confidence, pairs.correct)
@@ -113,31 +92,17 @@ class AvUCLoss(Objective):
 
 
 class SoftAvUCLoss(AvUCLoss):
-    r"""Soft accuracy-versus-uncertainty calibration loss (S-AvUC) of a batch of logits, to be added to the NLL.
-
-    The hard threshold of :class:`calibrant.AvUCLoss` becomes the soft uncertainty
-    :math:`t = \mathrm{sigmoid}\big((\mathrm{logit}(h / \ln C) - \mathrm{logit}(\kappa)) / T\big)` of the
-    normalised entropy, and the confidences drop out: :math:`n_{AC} = \sum (1 - t)(1 - \tanh h)` and
-    :math:`n_{AU} = \sum t \tanh h` over right predictions, :math:`n_{IC}` and :math:`n_{IU}` likewise over wrong
-    ones; :math:`\tanh` still takes h in nats. The authors mix 1e-5 of the uniform distribution into the probabilities
-    to keep h above 0; here :math:`h / \ln C` is clamped to (0, 1) instead, which does not change any other value.
+    r"""Soft accuracy-versus-uncertainty loss (S-AvUC), to be added to the NLL; :doc:`methods/soft_avuc` defines it.
 
     Args:
         threshold: :math:`\kappa` in (0, 1), on the entropy divided by :math:`\ln C`; :meth:`fit_threshold` sets it
             from data. It is part of the ``state_dict``.
         temperature: Softness T, at least 1e-4.
-        ignore_index: Label of samples to ignore.
-        sync: Compute on the global batch under ``torch.distributed``.
-
-    References:
-        Karandikar et al., "Soft Calibration Objectives for Neural Networks", NeurIPS 2021.
 
     Example:
-        >>> import torch
-        >>> import calibrant as cal
         >>> logits = torch.tensor([[3.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.5, 0.0]])
         >>> target = torch.tensor([0, 1, 0, 0])
-        >>> round(cal.SoftAvUCLoss()(logits, target).item(), 4)
+        >>> round(SoftAvUCLoss()(logits, target).item(), 4)
         0.3827
     """
 

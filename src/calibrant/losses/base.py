@@ -56,10 +56,20 @@ class Objective(nn.Module):
         return distributed.failing_together() if self.gathers() else nullcontext()
 
     def checked(
-        self, logits: Tensor, target: Tensor | None, mask: Tensor | None, sample_weight: Tensor | None = None
+        self,
+        logits: Tensor,
+        target: Tensor | None,
+        mask: Tensor | None,
+        sample_weight: Tensor | None = None,
+        *,
+        together: bool = True,
     ) -> Classification:
-        """Validate and flatten a batch, and warn once if the logits look like probabilities."""
-        data = checks.classification(logits, target, mask, self.ignore_index, sample_weight)
+        """Validate and flatten a batch, and warn once if the logits look like probabilities.
+
+        Bad input on one rank is an error on all of them, unless the batch is that of this rank alone.
+        """
+        with self.failing_together() if together else nullcontext():
+            data = checks.classification(logits, target, mask, self.ignore_index, sample_weight)
         if not self._has_looked and logits.dim() > 1 and logits.shape[1] > 1:
             self._has_looked = checks.warn_of_probabilities(data)
         return data
@@ -81,13 +91,13 @@ class MeanLoss(Objective):
             target: Integer class indices, ``(N, ...)``.
             mask: Boolean, same shape as ``target``: True where a sample counts.
         """
-        data = self.checked(logits, target, mask)
+        data = self.checked(logits, target, mask, together=False)
         checks.require_samples(data, 1, self.name)
         loss = self.losses(data)
         loss = loss.to(accumulation_dtype(loss))
-        if data.mask is None:
+        if data.weight is None:
             return loss.mean().to(data.logits.dtype)
-        counts = data.mask.to(loss.dtype)
+        counts = data.weight.to(loss.dtype)
         return safe_divide((loss * counts).sum(), counts.sum()).to(data.logits.dtype)
 
     @abstractmethod
@@ -134,8 +144,7 @@ class PairObjective(Objective):
             with self.failing_together():
                 pairs = checks.multi_label_pairs(logits, target, mask, self.ignore_index, sample_weight)
             return self._mean_of_rows(pairs)
-        with self.failing_together():
-            data = self.checked(logits, target, mask, sample_weight)
+        data = self.checked(logits, target, mask, sample_weight)
         if self.view == "class-wise":
             return self._mean_of_rows(class_wise_pairs(data))
         if self.closed_form and not self.gathers():
@@ -146,12 +155,12 @@ class PairObjective(Objective):
         """The top-label view with a known gradient in the logits, in two thirds of the time of autograd."""
         checks.require_samples(data, self.minimum_samples(), self.name)
         # A copy, which nobody changes before the backward pass; and no reference to the logits, which hold the graph.
-        target, mask, weight = data.target.clone(), data.mask, data.weight
+        target, weight = data.target.clone(), data.weight
 
         def evaluate(logits: Tensor) -> tuple[Tensor, Tensor]:
             top = checks.top_label(logits)
             confidence, correct = top.confidence, top.predicted.squeeze(1) == target
-            value, slope = self.value_and_slope(Pairs(confidence, correct, mask, weight))
+            value, slope = self.value_and_slope(Pairs(confidence, correct, weight))
             if self.root:
                 value, slope = root_and_slope(value, slope)
             # d confidence / d logit k = confidence (1[k is predicted] - p_k).
@@ -167,10 +176,9 @@ class PairObjective(Objective):
             pairs = pairs_of_all_ranks(pairs)
         checks.require_samples(pairs, self.minimum_samples(), self.name)
         value = self.value(pairs)
-        if value.dim() > 0 and pairs.mask is None:
-            value = value.mean()
-        elif value.dim() > 0 and pairs.mask is not None:
-            enough = (pairs.mask.sum(-1) >= self.minimum_samples()).to(value.dtype)
+        if value.dim() > 0:
+            mask = pairs.mask
+            enough = torch.ones_like(value) if mask is None else mask.sum(-1) >= self.minimum_samples()
             value = (value * enough).sum() / enough.sum().clamp_min(1)
         return (safe_root(value) if self.root else value).to(pairs.confidence.dtype)
 
@@ -187,10 +195,10 @@ def value_of_pairs(
     value_and_slope: Callable[[Pairs], tuple[Tensor, Tensor]], pairs: Pairs, dtype: torch.dtype | None = None
 ) -> Tensor:
     """The value of each row of pairs, in the accumulation dtype if none is given, with its known gradient."""
-    _, correct, mask, weight = pairs  # no reference to the confidence, which holds the graph
+    _, correct, weight = pairs  # no reference to the confidence, which holds the graph
 
     def evaluate(confidence: Tensor) -> tuple[Tensor, Tensor]:
-        value, slope = value_and_slope(Pairs(confidence, correct, mask, weight))
+        value, slope = value_and_slope(Pairs(confidence, correct, weight))
         return (value if dtype is None else value.to(dtype)), slope
 
     return with_known_gradient(evaluate, pairs.confidence)
@@ -209,22 +217,20 @@ def of_target(values: Tensor, data: Classification) -> Tensor:
 def class_wise_pairs(data: Classification) -> Pairs:
     """Every class's probability, and whether that class is the right one: each ``(C, N)``."""
     probabilities = softmax(data.logits).T.contiguous()
-    mask = None if data.mask is None else data.mask.expand_as(probabilities)
     weight = None if data.weight is None else data.weight.expand_as(probabilities)
-    return Pairs(probabilities, checks.one_hot(data).T, mask, weight)
+    return Pairs(probabilities, checks.one_hot(data).T, weight)
 
 
 def pairs_of_all_ranks(pairs: Pairs) -> Pairs:
     """The pairs of the global batch, without those that only pad it if values can be read."""
-    counts = pairs.counts()
+    weight = pairs.counts()
     present = torch.ones_like(pairs.confidence)
-    columns = (pairs.confidence, pairs.correct, present if counts is None else counts, present)
+    columns = (pairs.confidence, pairs.correct, present if weight is None else weight, present)
     confidence, correct, weight, present = distributed.gather_columns(columns)
     correct, weight, present = correct.detach(), weight.detach(), present.detach()
     if not readable(weight):
-        return Pairs(confidence, correct, weight > 0, weight)
+        return Pairs(confidence, correct, weight)
     given = present.flatten(0, -2)[0] > 0 if present.dim() > 1 else present > 0
     if not given.all():
         confidence, correct, weight = confidence[..., given], correct[..., given], weight[..., given]
-    mask = None if (weight > 0).all() else weight > 0
-    return Pairs(confidence, correct, mask, None if (weight == 1).all() else weight)
+    return Pairs(confidence, correct, None if (weight == 1).all() else weight)

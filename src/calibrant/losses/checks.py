@@ -19,17 +19,24 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Pairs(NamedTuple):
-    """Confidences and whether they are right: samples are the last dimension of every field."""
+    """Confidences and whether they are right: samples are the last dimension of every field.
+
+    The weight says how often each sample counts: a mask, or weights of 0 or more. It is None if all are known to count
+    once.
+    """
 
     confidence: Tensor
     correct: Tensor
-    mask: Tensor | None = None
     weight: Tensor | None = None
+
+    @property
+    def mask(self) -> Tensor | None:
+        """Which samples count; None if all are known to."""
+        return mask_of(self.weight)
 
     def counts(self) -> Tensor | None:
         """How often each sample counts, in the accumulation dtype; None if each counts once."""
-        counts = self.mask if self.weight is None else self.weight
-        return None if counts is None else counts.to(accumulation_dtype(self.confidence))
+        return None if self.weight is None else self.weight.to(accumulation_dtype(self.confidence))
 
     def samples(self) -> Tensor:
         """How many samples count, in each row."""
@@ -50,12 +57,23 @@ class Pairs(NamedTuple):
 
 
 class Classification(NamedTuple):
-    """Flattened classifier output: ``(N, C)`` logits, ``(N,)`` target, which samples count, and their weights."""
+    """Flattened classifier output: ``(N, C)`` logits, ``(N,)`` target, and how often each sample counts."""
 
     logits: Tensor
     target: Tensor
-    mask: Tensor | None = None
     weight: Tensor | None = None
+
+    @property
+    def mask(self) -> Tensor | None:
+        """Which samples count; None if all are known to."""
+        return mask_of(self.weight)
+
+
+def mask_of(weight: Tensor | None) -> Tensor | None:
+    """Which samples count, from how often they do; None if all are known to."""
+    if weight is None or (readable(weight) and bool(weight.numpy().all())):
+        return None
+    return weight if weight.dtype == torch.bool else weight > 0
 
 
 class TopLabel(NamedTuple):
@@ -103,24 +121,24 @@ def require_zero_one(values: Tensor, message: Callable[[], str]) -> None:
 def require_samples(pairs: Pairs | Classification, minimum: int, name: str) -> None:
     """Raise ``ValueError`` if the batch is too small; warn if no row has enough samples because others are ignored."""
     samples = pairs[1].shape[-1]
-    mask = pairs.mask.numpy() if pairs.mask is not None and readable(pairs.mask) else None
-    if samples < minimum and (mask is None or mask.all()):
+    weight = pairs.weight.numpy() if pairs.weight is not None and readable(pairs.weight) else None
+    if samples < minimum and (weight is None or weight.all()):
         raise ValueError(
             f"{name} needs at least {minimum} sample{'s' * (minimum > 1)}, got {samples}: "
             "raise the calibration batch size or set drop_last=True"
         )
-    if mask is not None and not (mask.sum(-1) >= minimum).any():
+    if weight is None:
+        return
+    if not ((weight > 0).sum(-1) >= minimum).any():
         reason = f"too many samples of this batch were ignored, {name} needs at least {minimum}"
-        if not mask.any():
+        if not weight.any():
             reason = "every sample of this batch was ignored"
         inputs.warn(f"{reason}: the objective is 0 here", UserWarning)
-    elif minimum > 1 and pairs.weight is not None and readable(pairs.weight):
-        largest = pairs.weight.numpy().sum(-1).max()
-        if largest < minimum:
-            raise ValueError(
-                f"sample_weight must sum to at least {minimum} for {name}, got {largest:g}: a weight of 2 is the "
-                "sample twice, so multiply weights that are not counts by w.sum() / (w**2).sum()"
-            )
+    elif minimum > 1 and (largest := weight.sum(-1).max()) < minimum:
+        raise ValueError(
+            f"sample_weight must sum to at least {minimum} for {name}, got {largest:g}: a weight of 2 is the "
+            "sample twice, so multiply weights that are not counts by w.sum() / (w**2).sum()"
+        )
 
 
 def pairs(
@@ -139,11 +157,9 @@ def pairs(
         raise ValueError("confidence must have at least one dimension, the samples; got a 0-d tensor")
     if mask is not None:
         check_mask(mask, confidence, "confidence")
-    confidence, correct, weight = at_least_float32(confidence), at_least_float32(correct.detach()), None
-    if sample_weight is not None:
-        check_like("sample_weight", sample_weight, confidence, "confidence")
-        weight, mask = checked_weight(sample_weight, mask, confidence.dtype)
-    if mask is not None:
+    confidence, correct = at_least_float32(confidence), at_least_float32(correct.detach())
+    weight = mask if sample_weight is None else checked_weight(sample_weight, mask, confidence)
+    if (mask := mask_of(weight)) is not None:
         confidence = torch.where(mask, confidence, 0.5)
         correct = torch.where(mask, correct, torch.zeros_like(correct))
     require_between(
@@ -151,27 +167,24 @@ def pairs(
         lambda found: f"confidence must lie in [0, 1], got values{found}: pass probabilities without NaN, not logits",
     )  # fmt: skip
     require_zero_one(correct, lambda: "correct must hold only 0 (wrong) and 1 (right)")
-    checked = Pairs(confidence, correct, mask, weight)
+    checked = Pairs(confidence, correct, weight)
     require_samples(checked, minimum, name)
     return checked
 
 
-def checked_weight(weight: Tensor, mask: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """Validate sample weights; return them in the dtype, 0 where masked, and which samples count.
-
-    A sample of weight 0 does not count. The mask is None if all samples are known to count.
-    """
+def checked_weight(weight: Tensor, mask: Tensor | None, like: Tensor) -> Tensor:
+    """Validate sample weights of the shape of ``like``, and return them with 0 where the mask is False."""
+    check_like("sample_weight", weight, like, "the samples")
     if weight.is_complex():
         raise TypeError(f"sample_weight must be real, got {weight.dtype}")
-    weight = weight.detach().to(dtype)
+    weight = weight.detach().to(like.dtype)
     if mask is not None:
         weight = torch.where(mask, weight, 0.0)
     require_between(
-        weight, 0, torch.finfo(dtype).max,
+        weight, 0, torch.finfo(like.dtype).max,
         lambda found: f"sample_weight must be finite and not negative, got values{found}: leave samples out with 0",
     )  # fmt: skip
-    all_count = readable(weight) and bool((weight.numpy() > 0).all())
-    return weight, None if all_count else weight > 0
+    return weight
 
 
 def check_dense(name: str, value: Tensor) -> None:
@@ -272,18 +285,16 @@ def classification(
     check_device("target", target, logits, "logits")
 
     logits, target = at_least_float32(logits), target.long()
-    valid, weight = valid_samples(target, mask, ignore_index), None
+    weight = valid_samples(target, mask, ignore_index)
     if sample_weight is not None:
-        check_like("sample_weight", sample_weight, target, "target")
-        weight, valid = checked_weight(sample_weight, valid, logits.dtype)
-        weight = weight.flatten()
+        weight = checked_weight(sample_weight, weight, logits[:, 0])
     if logits.dim() > 2:
         logits, target = inputs.flattened(logits), target.flatten()
-    if valid is not None:
+    weight = None if weight is None else weight.flatten()
+    if (counts := mask_of(weight)) is not None:
         # Samples that do not count may hold anything, NaN included; zeros keep their gradient finite.
-        valid = valid.flatten()
-        logits = torch.where(valid.unsqueeze(1), logits, 0.0)
-        target = torch.where(valid, target, 0)
+        logits = torch.where(counts.unsqueeze(1), logits, 0.0)
+        target = torch.where(counts, target, 0)
     if logits.shape[1] == 1:
         logits = torch.cat((torch.zeros_like(logits), logits), dim=1)
     _require_finite(logits)
@@ -295,7 +306,7 @@ def classification(
             f"number the classes from 0, or set ignore_index to leave a label out (now {ignore_index})"
         ),
     )  # fmt: skip
-    return Classification(logits, target, valid, weight)
+    return Classification(logits, target, weight)
 
 
 def multi_label_pairs(
@@ -338,8 +349,8 @@ def multi_label_pairs(
     data = classification(_by_label(logits), _by_label(target).long(), valid, None, sample_weight)
     # The sigmoid is a softmax over (0, logit): one rounding for all, so that equal logits stay tied.
     confidence, correct, rows = softmax(data.logits)[:, 1], data.target == 1, (logits.shape[1], -1)
-    mask, weight = (None if values is None else values.reshape(rows) for values in (data.mask, data.weight))
-    return Pairs(confidence.reshape(rows), correct.reshape(rows), mask, weight)
+    weight = None if data.weight is None else data.weight.reshape(rows)
+    return Pairs(confidence.reshape(rows), correct.reshape(rows), weight)
 
 
 def _by_label(values: Tensor) -> Tensor:
@@ -408,7 +419,7 @@ def warn_of_probabilities(data: Classification) -> bool:
 def top_label_pairs(data: Classification) -> Pairs:
     """The confidence in the predicted class, and whether that class is right: each ``(N,)``."""
     top = top_label(data.logits)
-    return Pairs(top.confidence, top.predicted.squeeze(1) == data.target, data.mask, data.weight)
+    return Pairs(top.confidence, top.predicted.squeeze(1) == data.target, data.weight)
 
 
 def top_label(logits: Tensor) -> TopLabel:

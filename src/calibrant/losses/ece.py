@@ -24,30 +24,14 @@ def ece(
 ) -> Tensor:
     r"""Expected calibration error (ECE) with equal-width, right-closed bins, differentiable.
 
-    With the bins :math:`[0, 1/M], (1/M, 2/M], \dots` of [0, 1],
-
-    .. math:: \mathrm{ECE} = \frac1N \sum_m \Big| \sum_{i \in m} (c_i - z_i) \Big|.
-
-    Gradients flow through the confidences; the bin of a sample is treated as fixed. Edges are compared in the dtype
-    of the confidence (16 bits are upcast first), so that k/M falls on the same side in every dtype.
-    :func:`calibrant.metrics.ece` gives the same number.
-
-    Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(..., N)``.
-        correct: 1 or True where the prediction is right, same shape.
-        bins: Number M of bins: 20 as in the ESD paper; 15 is common too.
-        mask: Boolean, same shape: True where a sample counts.
-        sample_weight: Non-negative weights, same shape: a sample of weight 2 counts as two.
-
-    References:
-        Naeini, Cooper, Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning",
-        AAAI 2015; Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
+    :math:`\tfrac1N \sum_m \big| \sum_{i \in m} (c_i - z_i) \big|` over ``bins`` bins m. The bin of a sample is fixed in
+    the gradient. Edges are compared in the dtype of the confidence (16 bits are upcast first), so that an edge falls on
+    the same side in every dtype. :func:`calibrant.metrics.ece` gives the same number. The other arguments are those of
+    :func:`calibrant.functional.esd`.
 
     Example:
-        >>> import torch
-        >>> import calibrant as cal
         >>> confidence, correct = torch.tensor([0.9, 0.8, 0.6, 0.9]), torch.tensor([1, 0, 1, 0])
-        >>> round(cal.functional.ece(confidence, correct).item(), 4)
+        >>> round(ece(confidence, correct).item(), 4)
         0.5
     """
     inputs.check_count("bins", bins)
@@ -74,37 +58,16 @@ def soft_binned_ece(
     mask: Tensor | None = None,
     sample_weight: Tensor | None = None,
 ) -> Tensor:
-    r"""Soft-binned expected calibration error (SB-ECE), rooted.
+    r"""Soft-binned expected calibration error (SB-ECE), rooted; :doc:`methods/soft_binned_ece` defines it.
 
-    The membership of sample i in the bin with centre :math:`\xi_m` is
-    :math:`u_{im} = \mathrm{softmax}_m\big(-(z_i - \xi_m)^2 / T\big)`. With :math:`S_m = \sum_i u_{im}` and
-    :math:`A_m, C_m` the membership-weighted accuracy and confidence of a bin,
-
-    .. math::
-        \text{label-binned: } \Big(\tfrac1N \sum_{i,m} u_{im} |A_m - z_i|^p\Big)^{1/p} \qquad
-        \text{binned: } \Big(\sum_m \tfrac{S_m}{N} |A_m - C_m|^p\Big)^{1/p}.
-
-    Gradients flow through the memberships too. A bin without mass counts 0. As :math:`T \to 0` the binned
-    form tends to the hard ECE of order p; the label-binned one keeps the spread within a bin.
-
-    Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(..., N)``.
-        correct: 1 or True where the prediction is right, same shape.
-        bins: Number M of equal bins of [0, 1].
-        temperature: Softness T of the memberships, at least 1e-8.
-        norm: Order p, from 1 to 16.
-        form: ``"label-binned"`` (used in the ESD paper) or ``"binned"``.
-        mask: Boolean, same shape: True where a sample counts.
-        sample_weight: Non-negative weights, same shape: a sample of weight 2 counts as two.
-
-    References:
-        Karandikar et al., "Soft Calibration Objectives for Neural Networks", NeurIPS 2021.
+    Gradients flow through the memberships of ``bins`` equal bins, whose softness is the ``temperature``, at least 1e-8;
+    the ESD paper searches 1e-4 to 1e-1. ``norm`` is the order of the error, from 1 to 16. The ``form`` is
+    ``"label-binned"``, as in the ESD paper, which keeps the spread within a bin, or ``"binned"``, which tends to the
+    hard ECE as the temperature goes to 0. The other arguments are those of :func:`calibrant.functional.esd`.
 
     Example:
-        >>> import torch
-        >>> import calibrant as cal
         >>> confidence, correct = torch.tensor([0.9, 0.8, 0.6, 0.9]), torch.tensor([1, 0, 1, 0])
-        >>> round(cal.functional.soft_binned_ece(confidence, correct).item(), 4)
+        >>> round(soft_binned_ece(confidence, correct).item(), 4)
         0.4735
     """
     bins, temperature, norm = _checked_soft(bins, temperature, norm, form)
@@ -140,23 +103,13 @@ def _checked_soft(bins: int, temperature: float, norm: float, form: Form) -> tup
 def dca(
     confidence: Tensor, correct: Tensor, *, mask: Tensor | None = None, sample_weight: Tensor | None = None
 ) -> Tensor:
-    r"""Difference between confidence and accuracy (DCA): :math:`\big|\tfrac1N \sum_i (z_i - c_i)\big|`.
+    r"""Difference between confidence and accuracy (DCA), :math:`\big|\tfrac1N \sum_i (z_i - c_i)\big|`.
 
-    Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(..., N)``.
-        correct: 1 or True where the prediction is right, same shape.
-        mask: Boolean, same shape: True where a sample counts.
-        sample_weight: Non-negative weights, same shape: a sample of weight 2 counts as two.
-
-    References:
-        Liang, Zhang, Wang, Jacobs, "Improved Trainable Calibration Method for Neural Networks on Medical
-        Imaging Classification", BMVC 2020.
+    Arguments are those of :func:`calibrant.functional.esd`.
 
     Example:
-        >>> import torch
-        >>> import calibrant as cal
         >>> confidence, correct = torch.tensor([0.9, 0.8, 0.6, 0.9]), torch.tensor([1, 0, 1, 0])
-        >>> round(cal.functional.dca(confidence, correct).item(), 4)
+        >>> round(dca(confidence, correct).item(), 4)
         0.3
     """
     pairs = checks.pairs(confidence, correct, mask, name="DCA", sample_weight=sample_weight)
@@ -168,22 +121,15 @@ def _dca(pairs: Pairs) -> Tensor:
 
 
 class ECELoss(PairObjective):
-    """Expected calibration error (ECE) of a batch of logits as a loss, to be added to the NLL.
+    """Expected calibration error of a batch, to be added to the NLL: :func:`calibrant.functional.ece` of logits.
 
     Args:
         bins: Number of equal-width, right-closed bins.
-        view: ``"top-label"``; ``"class-wise"`` for the mean over classes; ``"multi-label"`` for the mean over labels,
-            each with its own sigmoid.
-        ignore_index: Label of samples to ignore.
-        sync: Compute on the global batch under ``torch.distributed``.
-
-    See :func:`calibrant.functional.ece` for the formula.
+        view: As in :class:`ESDLoss`.
 
     Example:
-        >>> import torch
-        >>> import calibrant as cal
         >>> logits = torch.tensor([[3.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.5, 0.0]])
-        >>> round(cal.ECELoss()(logits, torch.tensor([1, 1, 0, 0])).item(), 4)
+        >>> round(ECELoss()(logits, torch.tensor([1, 1, 0, 0])).item(), 4)
         0.7355
     """
 
@@ -201,23 +147,11 @@ class ECELoss(PairObjective):
 
 
 class SoftBinnedECELoss(PairObjective):
-    """Soft-binned expected calibration error (SB-ECE) of a batch of logits, to be added to the NLL.
-
-    Args:
-        bins: Number of equal bins of [0, 1].
-        temperature: Softness of the memberships; the ESD paper searches 1e-4 to 1e-1.
-        norm: Order of the error.
-        form: ``"label-binned"`` or ``"binned"``.
-        ignore_index: Label of samples to ignore.
-        sync: Compute on the global batch under ``torch.distributed``.
-
-    See :func:`calibrant.functional.soft_binned_ece` for the formula.
+    """Soft-binned ECE of a batch, to be added to the NLL: :func:`calibrant.functional.soft_binned_ece` of logits.
 
     Example:
-        >>> import torch
-        >>> import calibrant as cal
         >>> logits = torch.tensor([[3.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.5, 0.0]])
-        >>> round(cal.SoftBinnedECELoss()(logits, torch.tensor([1, 1, 0, 0])).item(), 4)
+        >>> round(SoftBinnedECELoss()(logits, torch.tensor([1, 1, 0, 0])).item(), 4)
         0.7034
     """
 
@@ -243,19 +177,11 @@ class SoftBinnedECELoss(PairObjective):
 
 
 class DCALoss(PairObjective):
-    """Difference between confidence and accuracy (DCA) of a batch, to be added to the NLL.
-
-    Args:
-        ignore_index: Label of samples to ignore.
-        sync: Compute on the global batch under ``torch.distributed``.
-
-    See :func:`calibrant.functional.dca` for formula and paper; its authors use a weight of 10.
+    """Mean confidence minus accuracy of a batch, to be added to the NLL: :func:`calibrant.functional.dca` of logits.
 
     Example:
-        >>> import torch
-        >>> import calibrant as cal
         >>> logits = torch.tensor([[3.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.5, 0.0]])
-        >>> round(cal.DCALoss()(logits, torch.tensor([1, 1, 0, 0])).item(), 4)
+        >>> round(DCALoss()(logits, torch.tensor([1, 1, 0, 0])).item(), 4)
         0.5467
     """
 
@@ -274,19 +200,9 @@ class MDCALoss(Objective):
 
     .. math:: \mathrm{MDCA} = \tfrac1C \sum_k \big|\tfrac1N \sum_i (p_{ik} - 1[y_i = k])\big|
 
-    Args:
-        ignore_index: Label of samples to ignore.
-        sync: Compute on the global batch under ``torch.distributed``.
-
-    References:
-        Hebbalaguppe et al., "A Stitch in Time Saves Nine: A Train-Time Regularizing Loss for Improved
-        Neural Network Calibration", CVPR 2022.
-
     Example:
-        >>> import torch
-        >>> import calibrant as cal
         >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
-        >>> round(cal.MDCALoss()(logits, torch.tensor([0, 0])).item(), 4)
+        >>> round(MDCALoss()(logits, torch.tensor([0, 0])).item(), 4)
         0.4251
     """
 
@@ -297,11 +213,10 @@ class MDCALoss(Objective):
 
     def forward(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the loss of a batch as a scalar; see :meth:`calibrant.FocalLoss.forward` for the arguments."""
-        with self.failing_together():
-            data = self.checked(logits, target, mask)
+        data = self.checked(logits, target, mask)
         wide = accumulation_dtype(data.logits)
         excess = data.logits.softmax(1).to(wide) - checks.one_hot(data).to(wide)
-        counted = torch.ones_like(excess[:, :1]) if data.mask is None else data.mask.to(wide).unsqueeze(1)
+        counted = torch.ones_like(excess[:, :1]) if data.weight is None else data.weight.to(wide).unsqueeze(1)
         sums, count = (excess * counted).sum(0), counted.sum(0)
         if self.gathers():
             # The count is a last column, so that one reduction over ranks sums both.

@@ -22,37 +22,19 @@ LOWEST_LOG = -700.0
 
 
 class ECEKDELoss(Objective):
-    r"""Kernel estimate of the :math:`L_p` calibration error of the whole probability vector (ECE-KDE).
+    r"""Kernel estimate of the calibration error of the whole probability vector (ECE-KDE), to be added to the NLL.
 
-    With the probabilities :math:`f_i`, one-hot labels :math:`y_i` and a Dirichlet kernel,
-
-    .. math::
-        \frac1N \sum_j \Big\lVert
-        \frac{\sum_{i \ne j} k(f_j; f_i)\, y_i}{\sum_{i \ne j} k(f_j; f_i)} - f_j \Big\rVert_p^p, \qquad
-        k(f_j; f_i) = \mathrm{Dirichlet}\big(f_j;\, \tfrac{f_i}{h} + 1\big):
-
-    the mean label of samples with similar predictions, minus the prediction. The top-label view does the same with
-    the confidence in the predicted class, its correctness, and a Beta kernel. The value is the p-th power of the
-    error, without a root. It is to be added to the NLL.
+    The mean label of samples with similar predictions, minus the prediction; :doc:`methods/ece_kde` has the formula.
+    The value is the p-th power of the error, without a root. It takes :math:`O(N^2 C)` time and :math:`O(N^2)` memory.
 
     Args:
         bandwidth: h, from 1e-6 to 100; :meth:`fit_bandwidth` chooses it from data. It is part of the ``state_dict``.
         norm: Order p, from 1 to 16.
         view: ``"canonical"`` for the whole probability vector, or ``"top-label"``.
-        ignore_index: Label of samples to ignore.
-        sync: Compute on the global batch under ``torch.distributed``.
-
-    It needs at least 2 samples, :math:`O(N^2 C)` time and :math:`O(N^2)` memory.
-
-    References:
-        Popordanoska, Sayer, Blaschko, "A Consistent and Differentiable Lp Canonical Calibration Error
-        Estimator", NeurIPS 2022.
 
     Example:
-        >>> import torch
-        >>> import calibrant as cal
         >>> logits = torch.tensor([[3.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.5, 0.0]])
-        >>> loss = cal.ECEKDELoss(0.1, view="top-label")
+        >>> loss = ECEKDELoss(0.1, view="top-label")
         >>> round(loss(logits, torch.tensor([1, 1, 0, 0])).item(), 4)
         0.6798
     """
@@ -80,18 +62,11 @@ class ECEKDELoss(Objective):
 
     @torch.no_grad()
     def fit_bandwidth(self, logits: Tensor, target: Tensor | None = None, mask: Tensor | None = None) -> Self:
-        r"""Set the bandwidth under which each prediction is most likely, given the others.
+        """Set that of the authors' candidates under which each prediction is most likely, given the others.
 
-        This is the one of the authors' twenty candidates, from 1e-5 to 1, with the largest
-        :math:`\sum_j \ln \frac{1}{N - 1} \sum_{i \ne j} k(f_j; f_i)`. With ``sync``, the samples of all ranks are used.
-
-        Args:
-            logits: ``(N, C)``, dense ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``.
-            target: Integer class indices, ``(N, ...)``. Only used to find samples to ignore; optional.
-            mask: Boolean, ``(N, ...)``: True where a sample counts.
+        The target is only used to find samples to ignore. With ``sync``, the samples of all ranks are used.
         """
-        with self.failing_together():
-            data = self.checked(logits, target, mask)
+        data = self.checked(logits, target, mask)
         logits, _, mask = self._global_batch(data, "the bandwidth of ECE-KDE")
         log_p, _ = self._predictions(logits, torch.zeros_like(logits))
         counted = slice(None) if mask is None else mask
@@ -101,8 +76,7 @@ class ECEKDELoss(Objective):
 
     def forward(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the loss of a batch as a scalar; see :meth:`calibrant.FocalLoss.forward` for the arguments."""
-        with self.failing_together():
-            data = self.checked(logits, target, mask)
+        data = self.checked(logits, target, mask)
         logits, hot, mask = self._global_batch(data, self.name)
         log_p, hot = self._predictions(logits, hot)
         share = torch.softmax(_log_kernel_of_others(log_p, mask, self.bandwidth), dim=1)

@@ -56,10 +56,8 @@ def esd(
         Calibration Measure", ICLR 2023.
 
     Example:
-        >>> import torch
-        >>> import calibrant as cal
         >>> confidence = torch.tensor([0.9, 0.8, 0.6, 0.9], requires_grad=True)
-        >>> value = cal.functional.esd(confidence, torch.tensor([1, 0, 1, 0]))
+        >>> value = esd(confidence, torch.tensor([1, 0, 1, 0]))
         >>> round(value.item(), 4)
         -0.0267
         >>> value.backward(); confidence.grad[confidence.argmin()].item() != 0
@@ -105,30 +103,18 @@ def _kernel(confidence: Values, correct: Values, counts: Values, scale: Values) 
 
 
 class ESDLoss(PairObjective):
-    r"""Expected squared difference (ESD) of a batch of logits, to be added to the NLL.
+    r"""Expected squared difference of a batch, to be added to the NLL: :func:`calibrant.functional.esd` of logits.
 
     Args:
-        root: True is :math:`\sqrt{\max(\mathrm{ESD}, 0)}`, as in the authors' code, with value and gradient
-            exactly 0 where :math:`\mathrm{ESD} \le 0` (or below 1e-16, which is rounding). That happens on about
-            two thirds of the batches of a calibrated network. False is ESD itself, unbiased, as in the text and
-            pseudocode of the paper.
+        root: True is :math:`\sqrt{\max(\mathrm{ESD}, 0)}`, as in the authors' code, with value and gradient exactly 0
+            where :math:`\mathrm{ESD} \le 0` (or below 1e-16, which is rounding). That happens on about two thirds of
+            the batches of a calibrated network. False is ESD itself, unbiased, as in the text of the paper.
         view: ``"top-label"``; ``"class-wise"`` for the mean over classes (rooted after the mean); ``"multi-label"``
             for the mean over labels, each with its own sigmoid (rooted after the mean).
-        ignore_index: Label of samples to ignore.
-        sync: Compute on the global batch under ``torch.distributed``.
-
-    Shapes:
-        ``logits`` ``(N, C)``, ``(N, C, d1, ...)``, ``(N,)`` or ``(N, 1)``; ``target`` and ``sample_weight``
-        ``(N, ...)``, in the multi-label view the target has the shape of the logits; the loss is a scalar. At least
-        3 samples must count.
-
-    See :func:`calibrant.functional.esd` for the formula, the paper, and why the gradient is not unbiased.
 
     Example:
-        >>> import torch
-        >>> import calibrant as cal
         >>> logits = torch.tensor([[3.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.5, 0.0]])
-        >>> round(cal.ESDLoss()(logits, torch.tensor([1, 1, 0, 1])).item(), 4)
+        >>> round(ESDLoss()(logits, torch.tensor([1, 1, 0, 1])).item(), 4)
         0.4186
     """
 

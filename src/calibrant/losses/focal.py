@@ -5,9 +5,9 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from calibrant import distributed, inputs
+from calibrant import inputs
 from calibrant.losses import checks
-from calibrant.losses.base import MeanLoss, log_likelihood, of_target
+from calibrant.losses.base import MeanLoss, log_likelihood, of_target, pairs_of_all_ranks
 from calibrant.losses.checks import Classification, Pairs
 from calibrant.numerics import accumulation_dtype, bounded_power, log_softmax
 
@@ -18,19 +18,12 @@ class FocalLoss(MeanLoss):
     r"""Focal loss, :math:`-(1 - p_y)^\gamma \ln p_y`, or its schedule FLSD-53, a replacement for the NLL.
 
     Args:
-        gamma: Focusing strength; 0 is the NLL. ``"flsd-53"`` is the sample-dependent schedule
-            FLSD-53: 5 where :math:`p_y < 0.2`, else 3, held constant in the gradient.
-        ignore_index: Label of samples to ignore.
-
-    References:
-        Lin et al., "Focal Loss for Dense Object Detection", ICCV 2017; Mukhoti et al., "Calibrating
-        Deep Neural Networks using Focal Loss", NeurIPS 2020 (calibration, FLSD-53).
+        gamma: Focusing strength; 0 is the NLL. ``"flsd-53"`` is 5 where :math:`p_y < 0.2`, else 3, held constant in the
+            gradient.
 
     Example:
-        >>> import torch
-        >>> import calibrant as cal
         >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
-        >>> round(cal.FocalLoss("flsd-53")(logits, torch.tensor([0, 0])).item(), 4)
+        >>> round(FocalLoss("flsd-53")(logits, torch.tensor([0, 0])).item(), 4)
         0.2567
     """
 
@@ -62,16 +55,10 @@ class DualFocalLoss(MeanLoss):
 
     Args:
         gamma: Focusing strength; the authors tune it per network, 5 for ResNet50 on CIFAR.
-        ignore_index: Label of samples to ignore.
-
-    References:
-        Tao, Dong, Xu, "Dual Focal Loss for Calibration", ICML 2023.
 
     Example:
-        >>> import torch
-        >>> import calibrant as cal
         >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
-        >>> round(cal.DualFocalLoss()(logits, torch.tensor([0, 0])).item(), 4)
+        >>> round(DualFocalLoss()(logits, torch.tensor([0, 0])).item(), 4)
         0.1372
     """
 
@@ -93,17 +80,9 @@ class DualFocalLoss(MeanLoss):
 class BrierLoss(MeanLoss):
     r"""Multi-class Brier score :math:`\sum_k (p_k - 1[y = k])^2`, from 0 to 2, a replacement for the NLL.
 
-    Args:
-        ignore_index: Label of samples to ignore.
-
-    References:
-        Brier, "Verification of Forecasts Expressed in Terms of Probability", Monthly Weather Review 1950.
-
     Example:
-        >>> import torch
-        >>> import calibrant as cal
         >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
-        >>> round(cal.BrierLoss()(logits, torch.tensor([0, 0])).item(), 4)
+        >>> round(BrierLoss()(logits, torch.tensor([0, 0])).item(), 4)
         0.5487
     """
 
@@ -118,27 +97,16 @@ class BrierLoss(MeanLoss):
 class BSCEGRALoss(MeanLoss):
     r"""Cross entropy weighted by the generalized Brier score (BSCE-GRA), a replacement for the NLL.
 
-    With the one-hot label :math:`y`, the loss of a sample is
-
-    .. math:: -u \ln p_y, \qquad u = \lVert p - y \rVert_\beta^\gamma \text{ held constant in the gradient.}
-
-    With the default :math:`\beta = \gamma = 2`, u is the Brier score :math:`\sum_k (p_k - y_k)^2`. Because u is
-    detached, each sample's gradient is u times its gradient of the NLL, and not the derivative of the returned
-    value.
+    :math:`-u \ln p_y` with :math:`u = \lVert p - y \rVert_\beta^\gamma` and the one-hot label y. Because u is held
+    constant in the gradient, this is u times that of the NLL, and not the derivative of the returned value.
 
     Args:
         gamma: Power :math:`\gamma` of the norm, from 0 to 100; 0 is the NLL.
         norm: Order :math:`\beta` of the norm, from 1 to 16.
-        ignore_index: Label of samples to ignore.
-
-    References:
-        Lin, Tao, Dong, Xu, "Uncertainty Weighted Gradients for Model Calibration", CVPR 2025.
 
     Example:
-        >>> import torch
-        >>> import calibrant as cal
         >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
-        >>> round(cal.BSCEGRALoss()(logits, torch.tensor([0, 0])).item(), 4)
+        >>> round(BSCEGRALoss()(logits, torch.tensor([0, 0])).item(), 4)
         0.7037
     """
 
@@ -161,45 +129,21 @@ class BSCEGRALoss(MeanLoss):
 class AdaFocalLoss(MeanLoss):
     r"""Focal loss whose strength follows the calibration of held-out data (AdaFocal), a replacement for the NLL.
 
-    With the :math:`\gamma` of the bin that contains :math:`p_y`, the loss of a sample is
-
-    .. math::
-        -(1 - p_y)^\gamma \ln p_y \text{ if } \gamma > 0, \qquad
-        -(1 + p_y)^{|\gamma|} \ln p_y \text{ if } \gamma \le 0.
-
-    The second is the inverse focal loss, which makes the network more confident. The gradient treats the bin of a
-    sample as fixed.
-
-    Call :meth:`update` with the logits of held-out data after every epoch. It divides the confidences into bins of
-    equal mass, measures the gap between mean confidence and accuracy in each bin, and sets
-
-    .. math::
-        \gamma \leftarrow \gamma\, e^{\lambda\,(\mathrm{confidence} - \mathrm{accuracy})} \text{ if } \gamma > 0,
-        \qquad
-        \gamma \leftarrow \gamma\, e^{-\lambda\,(\mathrm{confidence} - \mathrm{accuracy})} \text{ else.}
-
-    If :math:`|\gamma|` falls below ``switch``, it becomes ``switch`` with the other sign; then it is clipped.
-    Before the first update every bin has the strength ``gamma``: the loss is the focal loss. Strengths and edges
-    are part of the ``state_dict``.
+    Call :meth:`update` with the logits of held-out data after every epoch: it sets bins of equal mass and the strength
+    :math:`\gamma` of each, as :doc:`methods/adafocal` says. Before, every bin has the strength ``gamma``. Strengths and
+    edges are part of the ``state_dict``.
 
     Args:
         bins: Number of bins, closed on the right.
-        rate: :math:`\lambda`, how fast the strength follows the gap.
+        rate: :math:`\lambda`, how fast the strength follows the gap of confidence and accuracy in its bin.
         gamma: Strength of every bin before the first update.
         lowest: Lower bound of the strength; negative is inverse focal.
         highest: Upper bound of the strength.
         switch: Size below which the strength changes its sign.
-        ignore_index: Label of samples to ignore.
-        sync: Under ``torch.distributed``, update from the samples of all ranks.
-
-    References:
-        Ghosh, Schaaf, Gormley, "AdaFocal: Calibration-aware Adaptive Focal Loss", NeurIPS 2022.
 
     Example:
-        >>> import torch
-        >>> import calibrant as cal
         >>> logits = torch.tensor([[3.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.5, 0.0]])
-        >>> loss = cal.AdaFocalLoss(bins=2).update(logits, torch.tensor([1, 0, 0, 0]))
+        >>> loss = AdaFocalLoss(bins=2).update(logits, torch.tensor([1, 0, 0, 0]))
         >>> [round(strength, 4) for strength in loss.strength.tolist()]
         [1.0812, 2.5924]
         >>> round(loss(logits, torch.tensor([0, 0, 0, 0])).item(), 4)
@@ -234,18 +178,10 @@ class AdaFocalLoss(MeanLoss):
 
     @torch.no_grad()
     def update(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Self:
-        """Set the bins, and the strength of each, from all logits of held-out data.
-
-        Args:
-            logits: ``(N, C)``, dense ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``.
-            target: Integer class indices, ``(N, ...)``; there must be at least as many samples as bins.
-            mask: Boolean, same shape as ``target``: True where a sample counts.
-        """
-        with self.failing_together():
-            pairs = checks.top_label_pairs(self.checked(logits, target, mask))
+        """Set the bins, and the strength of each, from all logits of held-out data: at least as many as bins."""
+        pairs = checks.top_label_pairs(self.checked(logits, target, mask))
         if self.gathers():
-            (confidence, correct), counts = distributed.gather_samples((pairs.confidence, pairs.correct), pairs.mask)
-            pairs = Pairs(confidence, correct, counts)
+            pairs = pairs_of_all_ranks(pairs)
         if pairs.mask is not None:
             pairs = Pairs(pairs.confidence[pairs.mask], pairs.correct[pairs.mask])
         checks.require_samples(pairs, self.bins, "the update of AdaFocal")

@@ -41,28 +41,14 @@ def mmce(
 
     .. math:: \mathrm{MMCE}^2 = \frac{1}{N^2} \sum_{i,j} d_i d_j k(r_i, r_j)
 
-    as published (a V-statistic: never negative, biased upward), or over pairs :math:`i \ne j` divided by
-    :math:`N(N-1)` with ``unbiased=True`` (a U-statistic: may be negative, mean 0 when calibrated).
-
-    The scale of ``sample_weight`` matters for the U-statistic, see :func:`calibrant.functional.esd`.
-
-    Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(..., N)``.
-        correct: 1 or True where the prediction is right, same shape.
-        bandwidth: Kernel width :math:`\phi`. The authors' code writes it as 2 x 0.2.
-        unbiased: Compute the U-statistic, which needs N at least 2, instead of the V-statistic.
-        mask: Boolean, same shape: True where a sample counts.
-        sample_weight: Non-negative weights, same shape: a sample of weight 2 counts as two.
-
-    References:
-        Kumar, Sarawagi, Jain, "Trainable Calibration Measures for Neural Networks from Kernel Mean
-        Embeddings", ICML 2018.
+    as published (a V-statistic: never negative, biased upward), or, if ``unbiased``, over pairs :math:`i \ne j` divided
+    by :math:`N(N-1)` (a U-statistic: may be negative, mean 0 when calibrated), which needs N at least 2, and where the
+    scale of ``sample_weight`` matters. The ``bandwidth`` is :math:`\phi`; the authors' code writes it as 2 x 0.2. The
+    other arguments are those of :func:`calibrant.functional.esd`.
 
     Example:
-        >>> import torch
-        >>> import calibrant as cal
         >>> confidence, correct = torch.tensor([0.9, 0.8, 0.6, 0.9]), torch.tensor([1, 0, 1, 0])
-        >>> round(cal.functional.mmce(confidence, correct).item(), 4)
+        >>> round(mmce(confidence, correct).item(), 4)
         0.1091
     """
     inputs.check_range("bandwidth", bandwidth, low=NARROWEST)
@@ -85,22 +71,11 @@ def mmce_weighted(
     :math:`\mathrm{MMCE}_w^2 = e^\top K e` with the Laplace kernel :math:`K`, and
     :math:`e_i = (1 - r_i) / n_1` where the prediction is right, :math:`e_i = -r_i / n_0` where it is
     wrong; :math:`n_1, n_0` count the two. A batch that is all right or all wrong gives 0 with zero gradient.
-
-    Args:
-        confidence: Confidence in the prediction, in [0, 1], shape ``(..., N)``.
-        correct: 1 or True where the prediction is right, same shape.
-        bandwidth: Kernel width :math:`\phi`.
-        mask: Boolean, same shape: True where a sample counts.
-        sample_weight: Non-negative weights, same shape: a sample of weight 2 counts as two.
-
-    References:
-        Kumar, Sarawagi, Jain, ICML 2018, section on the weighted estimator.
+    Arguments are those of :func:`calibrant.functional.mmce`.
 
     Example:
-        >>> import torch
-        >>> import calibrant as cal
         >>> confidence, correct = torch.tensor([0.9, 0.8, 0.6, 0.9]), torch.tensor([1, 0, 1, 0])
-        >>> round(cal.functional.mmce_weighted(confidence, correct).item(), 4)
+        >>> round(mmce_weighted(confidence, correct).item(), 4)
         0.4366
     """
     inputs.check_range("bandwidth", bandwidth, low=NARROWEST)
@@ -190,25 +165,18 @@ def _scanned_below(position: Values, weight: Values, first: Values, bandwidth: f
 
 
 class MMCELoss(PairObjective):
-    r"""Maximum mean calibration error (MMCE) of a batch of logits, to be added to the NLL.
+    """Maximum mean calibration error of a batch, to be added to the NLL: :func:`calibrant.functional.mmce` of logits.
 
     Args:
-        bandwidth: Width :math:`\phi` of the Laplace kernel.
+        bandwidth: Width of the Laplace kernel.
         unbiased: Compute the U-statistic instead of the published V-statistic.
-        root: True gives :math:`\sqrt{\mathrm{MMCE}^2}`, with zero gradient where the square is not
-            positive; weights for the rooted and the squared form are not comparable.
-        view: ``"top-label"``; ``"class-wise"`` for the mean over classes (rooted after the mean); ``"multi-label"``
-            for the mean over labels, each with its own sigmoid (rooted after the mean).
-        ignore_index: Label of samples to ignore.
-        sync: Compute on the global batch under ``torch.distributed``.
-
-    See :func:`calibrant.functional.mmce` for formula and paper.
+        root: Take the root, with zero gradient where the square is not positive; weights for the rooted and the squared
+            form are not comparable.
+        view: As in :class:`ESDLoss`.
 
     Example:
-        >>> import torch
-        >>> import calibrant as cal
         >>> logits = torch.tensor([[3.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.5, 0.0]])
-        >>> round(cal.MMCELoss()(logits, torch.tensor([1, 1, 0, 0])).item(), 4)
+        >>> round(MMCELoss()(logits, torch.tensor([1, 1, 0, 0])).item(), 4)
         0.5223
     """
 
@@ -239,21 +207,15 @@ class MMCELoss(PairObjective):
 
 
 class WeightedMMCELoss(PairObjective):
-    """Weighted MMCE of a batch of logits, to be added to the NLL.
+    """Weighted MMCE of a batch, to be added to the NLL: :func:`calibrant.functional.mmce_weighted` of logits.
 
     Args:
         bandwidth: Width of the Laplace kernel.
-        root: True gives the root, with zero gradient where the square is not positive.
-        ignore_index: Label of samples to ignore.
-        sync: Compute on the global batch under ``torch.distributed``.
-
-    See :func:`calibrant.functional.mmce_weighted` for the formula.
+        root: Take the root, with zero gradient where the square is not positive.
 
     Example:
-        >>> import torch
-        >>> import calibrant as cal
         >>> logits = torch.tensor([[3.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.5, 0.0]])
-        >>> round(cal.WeightedMMCELoss()(logits, torch.tensor([1, 1, 0, 0])).item(), 4)
+        >>> round(WeightedMMCELoss()(logits, torch.tensor([1, 1, 0, 0])).item(), 4)
         0.6088
     """
 

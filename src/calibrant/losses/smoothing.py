@@ -22,23 +22,14 @@ EPSILON = 1e-7
 class LabelSmoothingLoss(MeanLoss):
     r"""Cross entropy against smoothed labels, a replacement for the NLL.
 
-    A share :math:`\alpha` of the label is spread evenly: over all C classes, the target included
-    (``spread="all"``, as in torch), or over the C - 1 others (``spread="others"``), which smooths more.
-
     Args:
-        smoothing: :math:`\alpha` in [0, 1).
-        spread: Which classes share :math:`\alpha`.
-        ignore_index: Label of samples to ignore.
-
-    References:
-        Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", CVPR 2016;
-        Müller, Kornblith, Hinton, "When Does Label Smoothing Help?", NeurIPS 2019.
+        smoothing: Share :math:`\alpha` of the label that is spread evenly, in [0, 1).
+        spread: ``"all"`` spreads it over all C classes, as in torch; ``"others"`` over the C - 1 others, which smooths
+            more.
 
     Example:
-        >>> import torch
-        >>> import calibrant as cal
         >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
-        >>> round(cal.LabelSmoothingLoss(0.1)(logits, torch.tensor([0, 0])).item(), 4)
+        >>> round(LabelSmoothingLoss(0.1)(logits, torch.tensor([0, 0])).item(), 4)
         0.7451
     """
 
@@ -71,17 +62,10 @@ class MarginLabelSmoothingLoss(MeanLoss):
     Args:
         margin: Margin m; distances up to it are not penalised.
         weight: Weight :math:`\alpha` of the penalty relative to the NLL.
-        ignore_index: Label of samples to ignore.
-
-    References:
-        Liu, Ben Ayed, Galdran, Dolz, "The Devil is in the Margin: Margin-based Label Smoothing for
-        Network Calibration", CVPR 2022.
 
     Example:
-        >>> import torch
-        >>> import calibrant as cal
         >>> logits = torch.tensor([[12.0, 0.0], [0.0, 1.0]])
-        >>> round(cal.MarginLabelSmoothingLoss()(logits, torch.tensor([0, 0])).item(), 4)
+        >>> round(MarginLabelSmoothingLoss()(logits, torch.tensor([0, 0])).item(), 4)
         0.7066
     """
 
@@ -102,24 +86,9 @@ class MarginLabelSmoothingLoss(MeanLoss):
 class CALSLoss(MeanLoss):
     r"""Class-adaptive label smoothing (CALS-ALM), a replacement for the NLL.
 
-    The excess of class k over the margin m is :math:`h_k = (\max_j l_j - l_k) / m - 1`, and the loss of a sample is
-
-    .. math::
-        -\ln p_y + \frac1C \sum_k P(h_k), \qquad P(h) =
-        \begin{cases}
-            \lambda_k h + \tfrac12 \rho_k h^2 & \text{if } \lambda_k + \rho_k h \ge 0 \\
-            -\lambda_k^2 / (2 \rho_k) & \text{else.}
-        \end{cases}
-
-    An excess above a million margins is penalised linearly instead, which keeps the value finite.
-
-    Call :meth:`update` with the logits of held-out data after every epoch. It sets each class's multiplier to
-    the mean slope of the penalty, :math:`\lambda_k \leftarrow \overline{\max(0, \lambda_k + \rho_k h_k)}`, each
-    term and the mean clipped to [1e-6, 1e6]. At every ``rho_every``-th update :math:`\rho_k` grows by
-    ``rho_growth``, to at most ``rho_max``, if the mean excess of the class is above ``progress`` times what it
-    was one update earlier (0 if that was negative). Before the first update every class has :math:`\lambda` =
-    1e-6: the loss is the NLL with a quadratic penalty. Multipliers and :math:`\rho` are part of the
-    ``state_dict``.
+    Logit distances above a margin are penalised by a multiplier for each class; :doc:`methods/cals` has the formulas.
+    Call :meth:`update` with the logits of held-out data after every epoch, which sets the multipliers. Before, the loss
+    is the NLL with a quadratic penalty. Multipliers and :math:`\rho` are part of the ``state_dict``.
 
     Args:
         margin: Logit distance up to which nothing is penalised.
@@ -128,17 +97,10 @@ class CALSLoss(MeanLoss):
         rho_growth: Factor by which it grows.
         rho_every: Number of updates between checks of that weight.
         progress: :math:`\rho` grows if the excess is above this share of the previous excess.
-        ignore_index: Label of samples to ignore.
-        sync: Under ``torch.distributed``, update from the samples of all ranks.
-
-    References:
-        Liu, Rony, Galdran, Dolz, Ben Ayed, "Class Adaptive Network Calibration", CVPR 2023.
 
     Example:
-        >>> import torch
-        >>> import calibrant as cal
         >>> logits = torch.tensor([[12.0, 0.0], [0.0, 1.0]])
-        >>> loss = cal.CALSLoss().update(logits)
+        >>> loss = CALSLoss().update(logits)
         >>> [round(multiplier, 4) for multiplier in loss.multiplier.tolist()]
         [0.0, 0.1]
         >>> round(loss(logits, torch.tensor([0, 0])).item(), 4)
@@ -180,17 +142,13 @@ class CALSLoss(MeanLoss):
     def update(self, logits: Tensor, target: Tensor | None = None, mask: Tensor | None = None) -> Self:
         r"""Set the multipliers, and at times :math:`\rho`, from all logits of held-out data.
 
-        Args:
-            logits: ``(N, C)``, dense ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``.
-            target: Integer class indices, ``(N, ...)``. Only used to find samples to ignore; optional.
-            mask: Boolean, same shape as ``target``: True where a sample counts.
+        The target is only used to find samples to ignore.
         """
-        with self.failing_together():
-            data = self.checked(logits, target, mask)
+        data = self.checked(logits, target, mask)
         excess = _excess(data.logits, self.margin)
         multiplier, rho = (_of_classes(name, getattr(self, name), excess) for name in ("multiplier", "rho"))
         slope = (multiplier + rho * excess).clamp(LEAST_MULTIPLIER, MOST_MULTIPLIER)
-        counts = torch.ones_like(excess[:, :1]) if data.mask is None else data.mask.to(excess).unsqueeze(1)
+        counts = torch.ones_like(excess[:, :1]) if data.weight is None else data.weight.to(excess).unsqueeze(1)
         sums = torch.cat((slope * counts, excess * counts, counts), dim=1).sum(0)
         if self.gathers():
             sums = distributed.sum_across_ranks(sums)
@@ -247,23 +205,14 @@ class LogitNormLoss(MeanLoss):
     r"""Cross entropy of normalised logits (LogitNorm), a replacement for the NLL.
 
     The softmax is taken of :math:`l / \big(\tau (\lVert l \rVert_2 + 10^{-7})\big)`: the loss sees the direction
-    of the logits, not their length. It cannot fall to 0, since the normalised logits span at most
-    :math:`\sqrt 2 / \tau`. Only the sign of a binary logit is left after normalisation, so it has no gradient: use
-    two logits.
+    of the logits, not their length. Only the sign of a binary logit is left, so it has no gradient: use two logits.
 
     Args:
         temperature: :math:`\tau`, at least 1e-4.
-        ignore_index: Label of samples to ignore.
-
-    References:
-        Wei, Xie, Cheng, Feng, An, Li, "Mitigating Neural Network Overconfidence with Logit Normalization",
-        ICML 2022.
 
     Example:
-        >>> import torch
-        >>> import calibrant as cal
         >>> logits = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
-        >>> round(cal.LogitNormLoss(1.0)(logits, torch.tensor([0, 1])).item(), 4)
+        >>> round(LogitNormLoss(1.0)(logits, torch.tensor([0, 1])).item(), 4)
         0.8152
     """
 

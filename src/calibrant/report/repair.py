@@ -23,7 +23,7 @@ from calibrant.posthoc import (
     TemperatureScaling,
     logits_from_probabilities,
 )
-from calibrant.posthoc.cross_validation import HeldOut, canonical_order
+from calibrant.posthoc.fit import HeldOut, canonical_order
 from calibrant.posthoc.registry import METHODS
 from calibrant.report.statistics import mean_and_error, scores_of
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from calibrant import inputs
+from calibrant import distributed, inputs
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification
 from calibrant.torch_private import unwrapped
@@ -23,15 +23,14 @@ from calibrant.training.forward import (
     scores_of,
     spread,
 )
-from calibrant.training.guard import GO_BACK, NOTICED, PROBABILITIES, Guard, Reminder, look_like_probabilities
+from calibrant.training.guard import GO_BACK, PROBABILITIES, Guard, Reminder, look_like_probabilities
 from calibrant.training.output_layer import DividedLogits, Layer, divide, find_output, through_layer
 from calibrant.training.temperature_loop import (
     FEWEST,
-    Predicted,
     TemperatureLoop,
     final_temperature,
+    gathered,
     looks_trained_on,
-    predicted,
 )
 
 Method = Literal["temperature", "head", "published"]
@@ -93,14 +92,14 @@ class CalibratedLoss:
             :class:`calibrant.FocalLoss`, or ``torch.nn.CrossEntropyLoss(weight=...)``.
         every: Use a held-out batch at every k-th step at most; the others are passed over. 4 for ``"temperature"`` when
             not given, and 1 for the others.
+        batchnorm: ``"freeze"`` leaves BatchNorm's running statistics to the training batches; ``"update"`` lets
+            held-out batches enter them, as published, and is the default of ``"published"`` alone.
         multi_label: Targets have the shape of the logits, each label an independent sigmoid.
         ignore_index: Label whose samples do not count.
 
     Attributes:
         guard: Scores of the batches that passed, and in ``guard.warnings_`` the warnings given, see
             :class:`calibrant.training.CalibrationWarning`.
-        batchnorm: ``"freeze"`` leaves BatchNorm's running statistics to the training batches; ``"update"`` lets
-            held-out batches enter them, as published, and is the default of ``"published"`` alone.
 
     Example:
         >>> import calibrant as cal
@@ -122,6 +121,7 @@ class CalibratedLoss:
         weight: float | None = None,
         loss: Loss | None = None,
         every: int | None = None,
+        batchnorm: BatchNormUse | None = None,
         multi_label: bool = False,
         ignore_index: int = -100,
     ) -> None:
@@ -143,7 +143,9 @@ class CalibratedLoss:
         inputs.check_range("weight", self.weight, low=0)
         self.every = (4 if method == "temperature" else 1) if every is None else every
         inputs.check_count("every", self.every)
-        self.batchnorm: BatchNormUse = "update" if method == "published" else "freeze"
+        default: BatchNormUse = "update" if method == "published" else "freeze"
+        self.batchnorm = default if batchnorm is None else batchnorm
+        inputs.check_choice("batchnorm", self.batchnorm, ("update", "freeze"))
         self.loss = loss
         self.multi_label = multi_label
         self.ignore_index = ignore_index
@@ -157,7 +159,6 @@ class CalibratedLoss:
         weakref.finalize(self, self.reminder.tell)
         self._model = model
         self._layer: nn.Module | None = None
-        self._finished = False
 
     @property
     def temperature(self) -> float:
@@ -221,17 +222,21 @@ class CalibratedLoss:
                 raise ValueError("sample_weight is for the default loss: weight the samples in your own loss")
             return forward.loss_or_zero(self.loss, logits, y)
         if sample_weight is None and not self.multi_label and logits.dim() > 1 and logits.shape[1] > 1:
-            return forward.mean_nll(logits, y, self.ignore_index)
-        data = self._flattened(logits, y)
-        return forward.cross_entropy(data, spread(sample_weight, len(data.target)))
+            return forward.cross_entropy(logits, y, ignore_index=self.ignore_index)
+        return self._nll(self._flattened(logits, y), sample_weight)
 
-    def attach(self, output: nn.Module) -> None:
-        """Divide what a module makes, the logits, by T until ``finish``, for a model that computes its own loss.
+    def _nll(self, data: Classification, weight: Tensor | None) -> Tensor:
+        return forward.cross_entropy(data.logits, forward.marked_target(data), spread(weight, len(data.target)))
 
-        An integration then calls ``is_due``, ``observe`` or ``held_out_objective``, and ``watch_training`` itself.
+    def attach(self, x: Any) -> None:
+        """Divide the logits by T where they are made, until ``finish``, for a model that computes its own loss.
+
+        The layer is found by a batch of inputs. An integration then calls ``is_due``, ``observe`` or
+        ``held_out_objective``, and ``watch_training`` itself.
         """
-        self.output, self.divided = output, DividedLogits(output)
-        self._layer = output if isinstance(output, Layer) else None
+        self.output = find_output(unwrapped(self._model), x)
+        self.divided = DividedLogits(self.output)
+        self._layer = self.output if isinstance(self.output, Layer) else None
         self.reminder.on = False  # an integration finishes by itself
         self.divided.set(self.temperature)
 
@@ -244,16 +249,6 @@ class CalibratedLoss:
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # compiled, counters are a reason to compile again
     def is_due(self, given: bool = True) -> bool:
         """Count a step, and return whether its held-out batch, if one is given, is used."""
-        self._check_state()
-        if self._finished and self.reminder.on:
-            self.guard.warn(
-                "finished",
-                "training goes on after finish(), from a temperature of 1, since logits are divided already: call "
-                "finish(held_out_loader) again at the end, or only once, after the last step",
-            )
-        if self._finished:
-            self._finished = False
-            self.reminder.watch(None)
         has_use = self.method == "temperature" or self.weight > 0
         due = given and has_use and self.steps >= self.next_due
         if due:
@@ -267,7 +262,9 @@ class CalibratedLoss:
     @torch.no_grad()
     def observe(self, x: Any, y: Tensor, weight: Tensor | None = None) -> None:
         """Run a held-out batch forward in evaluation mode, and move the temperature."""
-        with evaluating(self._model), nullcontext() if self.divided is None else self.divided.raw():
+        if self.divided is not None:
+            self.divided.set(1.0)
+        with evaluating(self._model):
             logits = logits_of(self._model, x)
         data = self.cleaned(logits, y, checked=self.steps > self.every)
         self._check_logits(data)
@@ -284,17 +281,16 @@ class CalibratedLoss:
         self._check_logits(data)
         self.guard.add_held_out(data)
         if self.objective is None:
-            return forward.cross_entropy(data, spread(weight, len(data.target)))
-        self.guard.watch(logits, "objective")
-        value = forward.objective_of(self.objective, logits, y, weight)
-        self.guard.add_objective(value)
+            value = self._nll(data, weight)
+        else:
+            self.guard.watch(logits, "objective")
+            value = forward.objective_of(self.objective, logits, y, weight)
+        self.guard.held_out.add_value(value)
         return value
 
     def _through_head(self, x: Any) -> Tensor:
         if self._layer is None:
-            model = unwrapped(self._model)
-            with evaluating(model):
-                self._layer = find_output(model, lambda: logits_of(model, x))
+            self._layer = find_output(unwrapped(self._model), x)
         if not isinstance(self._layer, Layer):
             raise ValueError(
                 "method 'head' needs the layer that makes the logits, and no linear layer of this model does: use "
@@ -304,7 +300,7 @@ class CalibratedLoss:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def watch_training(self, logits: Tensor, y: Tensor) -> None:
-        """Let the guard see a training batch."""
+        """Let the guard see a training batch, the logits as the loss sees them."""
         self.guard.add_training(self.cleaned(logits.detach(), y, checked=self.steps > 1))
 
     def cleaned(self, logits: Tensor, target: Tensor, *, checked: bool = False) -> Classification:
@@ -312,17 +308,13 @@ class CalibratedLoss:
 
         Batches like those that were checked before take a shorter way.
         """
-        overflows = logits.dtype == torch.float16 and bool(logits.isinf().any())
-        logits, target, count = forward.finite(logits, target, self.ignore_index, multi_label=self.multi_label)
-        if count and not overflows and not (target != self.ignore_index).any():
-            text = f"the logits of a whole batch are infinite or NaN, training has diverged: {GO_BACK}"
-            self.guard.warn("diverged", text)
-        elif count:
+        logits, target, count = forward.finite(logits, target, self.ignore_index, self.multi_label)
+        if count:
             self.guard.warn(
-                "overflow",
-                f"some logits are infinite or NaN in {logits.dtype} (largest before: {self.largest_logit:.3g}), and "
-                "their samples are left out: use bfloat16 or float32 for the last layer, since raw logits grow against "
-                "the temperature, let the learning rate fall, or check that training has not diverged",
+                "not finite",
+                f"{count} samples of a batch have infinite or NaN logits in {logits.dtype} (largest before: "
+                f"{self.largest_logit:.3g}), and are left out: use bfloat16 or float32 for the last layer, since raw "
+                f"logits grow against the temperature, or, if training has diverged, {GO_BACK}",
             )
         plain = logits.dim() == 2 and logits.shape[1] > 1 and not self.multi_label
         if checked and plain and logits.device.type == "cpu" and bool((target != self.ignore_index).all()):
@@ -352,7 +344,7 @@ class CalibratedLoss:
 
     def log(self) -> dict[str, float]:
         """Values for a log: the temperature, and scores of the held-out batches of the last window of steps."""
-        return self.guard.with_warnings({"temperature": self.temperature} | self.guard.latest)
+        return {"temperature": self.temperature} | self.guard.latest | {"warnings": float(len(self.guard.warnings_))}
 
     @torch.no_grad()
     def compare(self, held_out: Iterable[Any], new: Iterable[Any]) -> tuple[BatchScores, BatchScores]:
@@ -360,9 +352,8 @@ class CalibratedLoss:
 
         ``finish(held_out, new)`` does the same at the end of training.
         """
-        self._check_state()
         found = [self._predicted(batches) for batches in (held_out, new)]
-        on_held_out, on_new = (scores_of(each.logits / self.temperature, each.target) for each in found)
+        on_held_out, on_new = (scores_of(logits / self.temperature, target) for logits, target, *_ in found)
         self.guard.compare(on_new, on_held_out)
         return on_held_out, on_new
 
@@ -385,10 +376,8 @@ class CalibratedLoss:
             The temperature, its standard error, and scores on the data given.
 
         Raises:
-            ValueError: If the logits of the final network are infinite or NaN on every sample, or if the state of this
-                loss is from before an earlier call, and the weights of the model are not.
+            ValueError: If the logits of the final network are infinite or NaN on every sample.
         """
-        self._check_state()
         self.detach()
         self.guard.close_window()
         folds = (self.method == "temperature") if fold is None else fold
@@ -405,48 +394,66 @@ class CalibratedLoss:
         on_held_out = scores_of(logits / temperature, target)
         on_new = None
         if new is not None:
-            found = self._predicted(new)
-            on_new = scores_of(found.logits / temperature, found.target)
+            new_logits, new_target, *_ = self._predicted(new)
+            on_new = scores_of(new_logits / temperature, new_target)
             self.guard.compare(on_new, on_held_out)
-        elif self.method != "temperature":
-            self.guard.warn_unless_compared()
-        elif self.loss is None and looks_trained_on(log_t, error, on_held_out.accuracy):
+        elif folds and self.loss is None and looks_trained_on(log_t, error, on_held_out.accuracy):
             self.guard.warn_of_training_samples(temperature, on_held_out)
         if folds:
-            weights = divide(unwrapped(self._model), layer, temperature, self.output)
-            self._finished = True
-            if abs(log_t) > NOTICED:  # a second call changes nothing
-                self.reminder.watch(weights)
+            divide(unwrapped(self._model), layer, temperature, self.output)
             self.loop.restart(trained_at - log_t)
             self.reminder.steps = 0
         return Finished(temperature, error, on_held_out, on_new)
 
-    def _predicted(self, batches: Iterable[Any]) -> Predicted:
-        return predicted(
-            unwrapped(self._model), batches, self._layer, self.guard, multi_label=self.multi_label,
-            ignore_index=self.ignore_index,
-        )  # fmt: skip
+    def _predicted(self, batches: Iterable[Any]) -> tuple[Tensor, Tensor, Tensor | None, nn.Module | None]:
+        """Logits, target and weights of samples of all ranks, on the CPU, and the layer that makes the logits.
+
+        Samples whose logits are infinite or NaN are left out, with a warning.
+        """
+        model, layer = unwrapped(self._model), self._layer
+        parts: list[Classification] = []
+        weights: list[Tensor | None] = []
+        left_out = 0
+        with evaluating(model):
+            for x, y, weight in forward.batches_for(model, batches, "finish"):
+                if layer is None:
+                    layer = find_output(model, x)
+                logits, y, count = forward.finite(logits_of(model, x), y, self.ignore_index, self.multi_label)
+                data = self._flattened(logits, y)
+                parts.append(data)
+                weights.append(spread(weight, len(data.target)))
+                left_out += count
+        known = [weight for weight in weights if weight is not None]
+        if known and len(known) < len(parts):
+            raise ValueError(f"{len(known)} of {len(parts)} batches have weights: give all of them or none")
+        logits, target, of_samples = gathered(forward.joined(parts), torch.cat(known) if known else None)
+        if distributed.is_distributed():
+            left_out = int(distributed.sum_across_ranks(torch.tensor(left_out, device=parts[0].logits.device)))
+        if left_out and not len(target):
+            raise ValueError(
+                f"the final network's logits are infinite or NaN on all {left_out} samples, so there is nothing to "
+                f"calibrate: {GO_BACK}"
+            )
+        if left_out:
+            self.guard.warn(
+                "final not finite",
+                f"the final network's logits are infinite or NaN on {left_out} of {left_out + len(target)} samples, "
+                "which are left out: run finish() in float32 or bfloat16 if they overflow in float16, check the inputs "
+                f"of these samples, or, if training has diverged, {GO_BACK}",
+            )
+        if of_samples is not None and not of_samples.any():
+            raise ValueError("every weight is 0, so there is nothing to calibrate on: give some sample a weight")
+        return logits, target, of_samples, layer
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what comes next, in values that load with ``weights_only``."""
         states = {"loop": self.loop.state_dict(), "guard": self.guard.state_dict()}
-        return {"step": self.steps, "due": self.next_due, "finished": self._finished} | states
+        return {"step": self.steps, "due": self.next_due} | states
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, to the bit."""
-        self.steps, self.next_due, self._finished = state["step"], state["due"], state["finished"]
+        self.steps, self.next_due = state["step"], state["due"]
         self.loop.load_state_dict(state["loop"])
         self.guard.load_state_dict(state["guard"])
         if self.divided is not None:
             self.divided.set(self.temperature)
-
-    def _check_state(self) -> None:
-        """Raise if a state from before ``finish`` was loaded, but not the weights of the model from before it."""
-        if self._finished or (changed := self.reminder.have_changed()) is None:
-            return
-        if not changed:
-            raise ValueError(
-                "the state of this loss was saved before finish(), and the model has its weights from after it, which "
-                "the temperature would divide twice: load the weights of the same checkpoint into the model too"
-            )
-        self.reminder.watch(None)

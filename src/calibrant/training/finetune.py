@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -76,11 +77,11 @@ class CrossValidated(NamedTuple):
 
 @dataclass(frozen=True)
 class FineTuned:
-    """Result of :func:`finetune`.
+    """Result of :func:`finetune`; it prints as a table of the methods that were tried.
 
     Attributes:
         method: Method that was applied; ``"nothing"`` if no change helps.
-        temperature: Temperature that the logits were divided by; 1 unless the method is ``"temperature"``.
+        temperature: What the logits were divided by; 1 unless the method is ``"temperature"``.
         penalty: Strength of the pull towards the given weights; None unless the method is ``"head"``.
         samples: Number of samples it was fitted on.
         before: Scores of the original network.
@@ -118,30 +119,19 @@ def finetune(
 ) -> FineTuned:  # fmt: skip
     """Recalibrate a trained network in place, on data that it has not seen.
 
-    The network runs once over the data, in evaluation mode. Then only its output layer is changed:
-
-    - ``"temperature"``: the layer is divided by the exact best temperature. No prediction changes.
-    - ``"vector"``: a scale and a bias for each class.
-    - ``"head"``: all weights of the layer are fitted, with a penalty that pulls towards the given weights divided by
-      the temperature. Cross-validation chooses the penalty.
-    - ``"auto"``: the simplest option (no change, or one of these three) whose cross-validated log loss is within one
-      standard error of the lowest. The standard error is that of the difference, paired by sample.
-
-    The model is left as it is, with a :class:`CalibrationWarning`, if a change does not lower the cross-validated log
-    loss, and if the change needs a temperature and none is best, for example at chance level. A model whose logits are
-    not the output of a linear layer can only be scaled, see
-    :func:`~calibrant.training.output_layer.scale_output`. The result is deterministic. Use it in one process, before
-    the model is wrapped for distributed training.
+    The network runs once over the data, in evaluation mode. Then only its output layer is changed, if that lowers the
+    cross-validated log loss; ``docs/finetuning.md`` has more. The result is deterministic. Use it in one process,
+    before the model is wrapped for distributed training.
 
     Args:
         model: Model that returns logits, or an object with ``.logits``.
         loader: Batches ``(x, y)`` of fresh labelled data: neither training data nor test data.
-        method: One of the above.
+        method: ``"temperature"`` divides the layer by the best temperature; ``"vector"`` fits a scale and a bias for
+            each class; ``"head"`` all weights of the layer, with a penalty that cross-validation chooses; ``"auto"``
+            takes the simplest, no change included, whose log loss is within one standard error of the lowest. Logits
+            that no linear layer makes can only be divided.
         ignore_index: Label of samples to ignore.
         seed: Seed of the folds.
-
-    Returns:
-        The method, its temperature, and cross-validated log loss and accuracy before and after.
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)
@@ -175,9 +165,9 @@ def finetune(
         wanted = tuple(name for name in wanted if name == "vector")  # the head is pulled towards weights divided by T
         done = "only 'vector' can be tried" if wanted else "the model is left as it is"
         warn(f"{done}: {no_temperature}")
-    linear = found if isinstance(found, nn.Linear) else None
-    losses, right, penalty = _cross_validate(samples, linear, wanted, seed)
-    candidates = tuple(_measured(name, losses, right) for name in losses)
+    logits, penalty = _cross_fitted(samples, found, wanted, seed)
+    losses = {name: F.cross_entropy(fitted, samples.target, reduction="none") for name, fitted in logits.items()}
+    candidates = tuple(_measured(name, losses, logits[name], samples.target) for name in losses)
     chosen = _simplest(losses) if method == "auto" else method
     if chosen not in losses or losses[chosen].mean() >= losses["nothing"].mean():
         chosen = "nothing"
@@ -186,41 +176,40 @@ def finetune(
             f"no change lowers the cross-validated log loss on {len(samples.target)} samples beyond chance, so the "
             "model is left as it is: either it is calibrated, or there are too few samples to tell"
         )
-    change = _fit(chosen, samples, linear, penalty)
+    kept = penalty if chosen == "head" else None
+    change = _fit(chosen, samples, found, kept)
     if chosen != "nothing":
         _apply(change, model, found)
     temperature = change if isinstance(change, float) else 1.0
     after = next(one for one in candidates if one.method == chosen)
-    kept = penalty if chosen == "head" else None
     return FineTuned(chosen, temperature, kept, len(samples.target), candidates[0], after, candidates)
 
 
-def _predict(model: nn.Module, loader: Iterable[Any], ignore_index: int) -> tuple[Outputs, nn.Module | None]:
+def _predict(model: nn.Module, loader: Iterable[Any], ignore_index: int) -> tuple[Outputs, nn.Module]:
     """One pass in evaluation mode: logits, labels, and the inputs of the layer that makes the logits."""
     parts: list[Outputs] = []
-    seen: list[Tensor] = []
-    layer, hook = None, None
+    seen: list[Any] = []
+    hook = None
     with evaluating(model):
         try:
             for x, y, weight in batches_for(model, loader, "finetune"):
                 if weight is not None:
                     raise TypeError("finetune() takes batches (inputs, target), without weights")
-                if not parts:
-                    layer = find_output(model, lambda x=x: logits_of(model, x))  # type: ignore[misc]
-                    if isinstance(layer, nn.Linear):
-                        hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
+                if hook is None:
+                    layer = find_output(model, x)
+                    hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given))
                 seen.clear()
                 data = flattened(logits_of(model, x), y, ignore_index=ignore_index)
                 features = None
-                if isinstance(layer, nn.Linear) and can_be_scaled(model, layer) and seen:
-                    features = seen[-1].reshape(-1, layer.in_features).float().cpu()
+                if isinstance(layer, nn.Linear) and can_be_scaled(model, layer):
+                    features = seen[-1][0].reshape(-1, layer.in_features).float().cpu()
                 part = Outputs(data.logits.cpu(), data.target.cpu(), features)
                 parts.append(part if data.mask is None else part.take(data.mask.cpu()))
         finally:
             if hook is not None:
                 hook.remove()
     logits, targets, features_of = zip(*parts, strict=True)
-    made = None if any(each is None for each in features_of) else torch.cat(features_of)
+    made = None if features_of[0] is None else torch.cat(features_of)
     return Outputs(torch.cat(logits), torch.cat(targets), made), layer
 
 
@@ -252,51 +241,44 @@ def _warn_of_data(samples: Outputs) -> str:
     return no_temperature
 
 
-def _cross_validate(
-    samples: Outputs, layer: nn.Linear | None, methods: tuple[Candidate, ...], seed: int
-) -> tuple[dict[Candidate, Tensor], dict[Candidate, Tensor], float | None]:
-    """Log loss and correctness of every sample under fits that did not see it, and the best penalty of the head."""
-    count = len(samples.target)
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+def _cross_fitted(
+    samples: Outputs, layer: Any, methods: tuple[Candidate, ...], seed: int
+) -> tuple[dict[Candidate, Tensor], float | None]:
+    """Logits of every sample under fits that did not see it, and the best penalty of the head.
+
+    The layer is linear where methods other than ``"temperature"`` are tried.
+    """
+    order = torch.randperm(len(samples.target), generator=torch.Generator().manual_seed(seed))
     folds = order.tensor_split(FOLDS)
-    losses: dict[Candidate, Tensor] = {name: torch.empty(count).double() for name in ("nothing", *methods)}
-    right: dict[Candidate, Tensor] = {name: torch.empty(count).bool() for name in losses}
-    paths: list[list[Tensor]] = []  # for each fold, logits under each penalty
-    for place, fold in enumerate(folds):
-        rest = samples.take(torch.cat([other for index, other in enumerate(folds) if index != place]))
+    given = samples.logits.double()
+    fitted: dict[Candidate, Tensor] = {name: given.clone() for name in ("nothing", *methods)}
+    heads = given.expand(len(PENALTIES), *given.shape).clone() if "head" in methods else given.new_empty(0)
+    for fold in folds:
+        rest = samples.take(torch.cat([other for other in folds if other is not fold]))
         new = samples.take(fold)
-        for name in losses:
+        for name in methods:
             if name == "head":
-                assert layer is not None  # noqa: S101 (a head needs one)
-                paths.append([logits_after(head, new) for head in fit_heads(rest, layer)])
+                heads[:, fold] = torch.stack([logits_after(head, new) for head in fit_heads(rest, layer)])
             else:
-                logits = logits_after(_fit(name, rest, layer, None), new)
-                _judge(losses[name], right[name], fold, logits, new.target)
-    if "head" not in losses:
-        return losses, right, None
-    totals = torch.tensor([[float(F.cross_entropy(logits, samples.target[fold], reduction="sum")) for logits in path]
-                           for path, fold in zip(paths, folds, strict=True)])  # fmt: skip
-    for place, fold in enumerate(folds):
+                fitted[name][fold] = logits_after(_fit(name, rest, layer, None), new)
+    if "head" not in methods:
+        return fitted, None
+    losses = torch.stack([F.cross_entropy(each, samples.target, reduction="none") for each in heads])
+    for fold in folds:
         # The penalty of a fold is chosen on the other folds: the lowest of several losses would be optimistic.
-        best = int((totals.sum(0) - totals[place]).argmin())
-        _judge(losses["head"], right["head"], fold, paths[place][best], samples.target[fold])
-    return losses, right, PENALTIES[int(totals.sum(0).argmin())]
+        best = int((losses.sum(1) - losses[:, fold].sum(1)).argmin())
+        fitted["head"][fold] = heads[best, fold]
+    return fitted, PENALTIES[int(losses.sum(1).argmin())]
 
 
-def _judge(losses: Tensor, right: Tensor, fold: Tensor, logits: Tensor, target: Tensor) -> None:
-    losses[fold] = F.cross_entropy(logits.double(), target, reduction="none")
-    right[fold] = logits.argmax(1) == target
-
-
-def _fit(method: Candidate, samples: Outputs, layer: nn.Linear | None, penalty: float | None) -> Recalibration:
+def _fit(method: Candidate, samples: Outputs, layer: Any, penalty: float | None) -> Recalibration:
     if method == "nothing":
         return 1.0
     if method == "temperature":
         return temperature_or_one(samples.logits, samples.target)
-    assert layer is not None  # noqa: S101 (vector and head need it)
     if method == "vector":
         return _fit_vector(samples, layer)
-    assert penalty is not None  # noqa: S101 (so does the head)
+    assert penalty is not None  # noqa: S101 (the head has one)
     return list(fit_heads(samples, layer, [value for value in PENALTIES if value >= penalty]))[-1]
 
 
@@ -339,43 +321,42 @@ def fit_heads(samples: Outputs, layer: nn.Linear, penalties: Sequence[float] = P
     # In float64, as in every step of the search, unless that takes too much memory.
     scaled = features.double() / sizes if features.numel() <= WHOLE else (features / sizes).float()
     given = torch.cat([part.double() @ first.T + bias for part in features.split(2**14)])
-    change = torch.zeros(first.numel() + len(first))
+    change = torch.zeros(first.numel() + len(first), dtype=torch.float64)
+
+    def penalised(change: Tensor, penalty: float) -> Tensor:
+        weight, shift = change[: -len(first)].view_as(first), change[-len(first) :]
+        logits = given + (scaled @ weight.to(scaled.dtype).T).double() + shift
+        if len(first) == 1:
+            logits = torch.cat((torch.zeros_like(logits), logits), 1)
+        return F.cross_entropy(logits, samples.target) + penalty / 2 * (change @ change)
+
     for penalty in penalties:
-
-        def loss(change: Tensor, penalty: float = penalty) -> Tensor:
-            weight, shift = change[: -len(first)].view_as(first), change[-len(first) :]
-            logits = given + (scaled @ weight.to(scaled.dtype).T).double() + shift
-            if len(first) == 1:
-                logits = torch.cat((torch.zeros_like(logits), logits), 1)
-            return F.cross_entropy(logits, samples.target) + penalty / 2 * (change @ change)
-
-        change = _minimiser(loss, change)
+        change = _minimised(partial(penalised, penalty=penalty), change)
         yield Head(first + change[: -len(first)].view_as(first) / sizes, bias + change[-len(first) :])
 
 
-def _minimiser(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
-    """Minimise a smooth convex function."""
-    from scipy.optimize import minimize
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+def _minimised(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+    """Where a smooth convex function is lowest."""
+    position = start.clone().requires_grad_()
+    optimizer = torch.optim.LBFGS(
+        [position], max_iter=1000, history_size=20, tolerance_grad=1e-5, tolerance_change=1e-12,
+        line_search_fn="strong_wolfe",
+    )  # fmt: skip
 
-    def objective(position: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
-        with torch.enable_grad():
-            at = torch.from_numpy(position).requires_grad_()
-            value = loss(at)
-            (gradient,) = torch.autograd.grad(value, at)
-        return float(value.detach()), gradient.numpy()
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        value = loss(position)
+        value.backward()
+        return value
 
-    options = {"maxiter": 1000, "maxfun": 2000, "maxcor": 20, "gtol": 1e-5, "ftol": 1e-14}
-    # In steps this small, threads that wait for each other make a busy machine ten times slower.
-    with threadpool_limits(1, user_api="blas"):
-        found = minimize(objective, start.double().numpy(), jac=True, method="L-BFGS-B", options=options)
-    if not (math.isfinite(found.fun) and np.isfinite(found.x).all()):
+    with torch.enable_grad():
+        optimizer.step(closure)
+    if not position.isfinite().all():
         raise ValueError(
             "the likelihood of the held-out logits overflows: scale the logits to a sensible range, or leave out "
             "samples with huge logits"
         )
-    best: Tensor = torch.from_numpy(found.x)
-    return best
+    return position.detach()
 
 
 def logits_after(change: Recalibration, samples: Outputs) -> Tensor:
@@ -387,7 +368,7 @@ def logits_after(change: Recalibration, samples: Outputs) -> Tensor:
     return torch.cat((torch.zeros_like(made), made), 1) if made.shape[1] == 1 else made
 
 
-def _apply(change: Recalibration, model: nn.Module, layer: nn.Module | None) -> None:
+def _apply(change: Recalibration, model: nn.Module, layer: nn.Module) -> None:
     """Change the model's output layer, which may get a bias, or scale its output if no layer can be changed."""
     if isinstance(change, float):
         divide(model, layer, change)
@@ -410,11 +391,11 @@ def _simplest(losses: dict[Candidate, Tensor]) -> Candidate:
     return best
 
 
-def _measured(method: Candidate, losses: dict[Candidate, Tensor], right: dict[Candidate, Tensor]) -> CrossValidated:
+def _measured(method: Candidate, losses: dict[Candidate, Tensor], logits: Tensor, target: Tensor) -> CrossValidated:
     values, change = losses[method], losses[method] - losses["nothing"]
     return CrossValidated(
         method, float(values.mean()), _standard_error(values), float(change.mean()), _standard_error(change),
-        float(right[method].double().mean()),
+        float((logits.argmax(1) == target).double().mean()),
     )  # fmt: skip
 
 

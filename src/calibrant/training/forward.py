@@ -1,7 +1,6 @@
 """Forward passes of any model, its logits as samples, and losses and scores of batches with ignored labels."""
 
 import copy
-import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
@@ -17,9 +16,10 @@ from calibrant import distributed
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification
 from calibrant.numerics import accumulation_dtype, readable
-from calibrant.torch_private import BatchNorm, Dropout, unwrapped
+from calibrant.torch_private import BatchNorm, Dropout
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+BINS = 20  # of the ECE, closed on the right, as in the ESD paper
 
 
 @contextmanager
@@ -127,7 +127,7 @@ def batches_for(model: nn.Module, loader: Any, function: str) -> Iterator[tuple[
             )
         if isinstance(x, Mapping):
             x = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in x.items()}
-        yield x.to(device) if isinstance(x, Tensor) else x, y.to(device), batch[2] if has_weight else None
+        yield x.to(device) if isinstance(x, Tensor) else x, y.to(device), batch[2].to(device) if has_weight else None
     if batch is None:
         raise ValueError("the loader gave no batch: pass batches (x, y)")
 
@@ -149,9 +149,7 @@ def flattened(logits: Tensor, target: Tensor, *, multi_label: bool = False, igno
     return checks.classification(logits, target, None, ignore_index)
 
 
-def finite(
-    logits: Tensor, target: Tensor, ignore_index: int, *, multi_label: bool = False
-) -> tuple[Tensor, Tensor, int]:
+def finite(logits: Tensor, target: Tensor, ignore_index: int, multi_label: bool = False) -> tuple[Tensor, Tensor, int]:
     """Ignore samples with infinite or NaN logits, and return how many there are among those that count."""
     if logits.numel() == 0 or math.isfinite(float(logits.detach().abs().max())):
         return logits, target, 0
@@ -160,14 +158,6 @@ def finite(
         bad = (bad if logits.dim() == 1 else bad.any(1)).reshape(target.shape)
     count = int((bad & (target != ignore_index)).sum())
     return logits.nan_to_num(0.0, 0.0, 0.0), target.masked_fill(bad, ignore_index), count
-
-
-def finite_samples(
-    logits: Tensor, target: Tensor, *, multi_label: bool = False, ignore_index: int = -100
-) -> tuple[Classification, int]:
-    """Check a batch and bring it to ``(N, C)`` without samples of infinite or NaN logits, which are counted."""
-    logits, target, count = finite(logits, target, ignore_index, multi_label=multi_label)
-    return flattened(logits, target, multi_label=multi_label, ignore_index=ignore_index), count
 
 
 def spread(weight: Tensor | None, count: int) -> Tensor | None:
@@ -200,23 +190,13 @@ def loss_or_zero(loss: Loss, logits: Tensor, target: Tensor, *, minimum: int = 1
 
 def objective_of(objective: Loss, logits: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
     """Return a calibration objective, which may need several samples, or weights of the samples."""
-    if weight is None:
-        if (
-            distributed.is_distributed()
-        ):  # the objective is that of the global batch, so one rank's labels do not decide
-            return objective(logits, target)
-        return loss_or_zero(objective, logits, target, minimum=minimum_samples(objective))
-    plain = unwrapped(objective) if isinstance(objective, nn.Module) else objective  # torch.compile hides the arguments
-    takes = inspect.signature(plain.forward if isinstance(plain, nn.Module) else plain).parameters
-    if "sample_weight" not in takes and not any(each.kind is each.VAR_KEYWORD for each in takes.values()):
-        name = getattr(plain, "__name__", type(plain).__name__)
-        raise TypeError(
-            f"{name} takes no sample_weight: leave out held_out_weight, or use an objective that takes weights, such "
-            "as ESDLoss"
-        )
-    shape = logits.shape[:1] + logits.shape[2:]
-    of_samples: Any = spread(weight, shape.numel())
-    return objective(logits, target, sample_weight=of_samples.reshape(shape))  # type: ignore[call-arg]
+    if weight is not None:
+        shape = logits.shape[:1] + logits.shape[2:]
+        of_samples: Any = spread(weight, shape.numel())
+        return objective(logits, target, sample_weight=of_samples.reshape(shape))  # type: ignore[call-arg]
+    if distributed.is_distributed():  # the objective is that of the global batch: one rank's labels do not decide
+        return objective(logits, target)
+    return loss_or_zero(objective, logits, target, minimum=minimum_samples(objective))
 
 
 def minimum_samples(objective: object) -> int:
@@ -230,41 +210,48 @@ def zero_of(logits: Tensor) -> Tensor:
     return torch.where(torch.zeros_like(logits, dtype=torch.bool), logits, 0.0).sum()
 
 
-def cross_entropy(data: Classification, sample_weight: Tensor | None = None) -> Tensor:
-    """Mean NLL of the samples that count; 0, with a zero gradient, where there are none."""
-    # Indexing with the mask would have to wait for an accelerator.
-    target = data.target if data.mask is None else torch.where(data.mask, data.target, -100)
-    if sample_weight is None and data.mask is None:
-        return F.cross_entropy(data.logits, target)
-    each = F.cross_entropy(data.logits, target, ignore_index=-100, reduction="none")
-    if sample_weight is None:
-        return each.sum() / (target != -100).sum().clamp_min(1)
-    weight = sample_weight.to(each.dtype)
-    if data.mask is not None:
-        weight = torch.where(data.mask, weight, 0.0)
+def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100) -> Tensor:
+    """Mean NLL of ``(N, C, ...)`` logits as in torch; 0, with a zero gradient, where every sample is ignored."""
+    counts = target != ignore_index
+    if weight is None:
+        total = F.cross_entropy(logits, target, ignore_index=ignore_index, reduction="sum")
+        return total / counts.sum().clamp_min(1)
+    each = F.cross_entropy(logits, target, ignore_index=ignore_index, reduction="none")
+    weight = torch.where(counts, weight.to(each.dtype), 0.0)
     return (each * weight).sum() / weight.sum().clamp_min(torch.finfo(each.dtype).tiny)
 
 
-def mean_nll(logits: Tensor, target: Tensor, ignore_index: int) -> Tensor:
-    """Cross entropy of ``(N, C, ...)`` logits as in torch, but 0 instead of NaN if every sample is ignored.
-
-    Faster than :func:`cross_entropy`, for every step of a training loop: torch checks shapes and labels.
-    """
-    if logits.device.type != "cpu" or torch.compiler.is_compiling():  # values cannot be inspected there
-        total = F.cross_entropy(logits, target, ignore_index=ignore_index, reduction="sum")
-        return total / (target != ignore_index).sum().clamp_min(1)
-    loss = F.cross_entropy(logits, target, ignore_index=ignore_index)
-    return zero_of(logits) if bool(loss.isnan()) and bool((target == ignore_index).all()) else loss
+def marked_target(data: Classification) -> Tensor:
+    """The target of checked samples, -100 where they do not count."""
+    return data.target if data.mask is None else torch.where(data.mask, data.target, -100)
 
 
 class BatchScores(NamedTuple):
-    """Means over samples."""
+    """Means over samples, and over values that came with their batches, such as those of an objective.
+
+    Attributes:
+        samples: Number of samples.
+        accuracy: Share of correct predictions.
+        nll: Log loss.
+        gap: Mean confidence minus accuracy.
+        doubt: Mean of 1 minus the probability of the target.
+        ece: Expected calibration error with the bins of the ESD paper.
+        batches: Number of batches on this rank.
+        values: Number of values.
+        value: Their mean.
+        silent: Share of them that is 0.
+    """
 
     samples: float
     accuracy: float
     nll: float
-    gap: float  # mean confidence minus accuracy
-    doubt: float = 0.0  # mean of 1 minus the probability of the target
+    gap: float
+    doubt: float = 0.0
+    ece: float = 0.0
+    batches: int = 0
+    values: float = 0.0
+    value: float = 0.0
+    silent: float = 0.0
 
     @property
     def deviation(self) -> float:
@@ -272,58 +259,66 @@ class BatchScores(NamedTuple):
         p = (self.accuracy * self.samples + 1) / (self.samples + 2)
         return math.sqrt(p * (1 - p) / max(self.samples, 1))
 
-    def named(self) -> dict[str, float]:
-        """Scores of held-out samples for a log."""
-        return {"held_out_accuracy": self.accuracy, "held_out_nll": self.nll, "held_out_gap": self.gap}
-
 
 class ScoreSums:
     """Running sums on the device of the batches, several batches at a time, so that a step takes hardly longer."""
 
-    WAITING = 16
+    WAITING, ELEMENTS = 16, 2**20  # most batches, and about as many elements of logits, that are summed up together
 
     def __init__(self) -> None:
         self.batches = 0
         self._sums: Tensor | None = None
         self._waiting: list[Classification] = []
+        self._values: list[Tensor] = []  # each times its number, its number, and whether it is 0
         self._marks: dict[str, tuple[Tensor, int]] = {}  # sums and batches at the last call of since()
 
+    # The growing lists would make torch.compile recompile every step.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def add(self, data: Classification) -> None:
         """Add a batch of logits as the loss sees them."""
-        self._waiting.append(data)
+        self._waiting.append(data._replace(logits=data.logits.detach()))
         self.batches += 1
-        if len(self._waiting) == self.WAITING:
+        elements = sum(waiting.logits.numel() for waiting in self._waiting)
+        if len(self._waiting) == self.WAITING or elements > self.ELEMENTS:
             self._sum_up()
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def add_value(self, value: Tensor, samples: Tensor | float = 1.0) -> None:
+        """Add the value of an objective, or the mean loss of some samples, which may be NaN if there are none."""
+        value = value.detach().to(accumulation_dtype(value))
+        count = torch.as_tensor(samples).to(value)
+        self._values.append(torch.stack((count, torch.where(count > 0, value * count, 0.0), count * (value == 0))))
 
     @torch.no_grad()
     def _sum_up(self) -> Tensor:
-        if self._waiting:
-            data = joined(self._waiting)
-            self._waiting = []
-            logits = data.logits if data.logits.dtype == torch.float64 else data.logits.float()
-            log_probabilities = logits.log_softmax(1)
-            top, predicted = log_probabilities.max(1)
-            nll = -log_probabilities.gather(1, data.target.unsqueeze(1)).squeeze(1)
-            right = (predicted == data.target).to(top.dtype)
-            rows = torch.stack((torch.ones_like(top), right, nll, top.exp(), 1 - (-nll).exp()))
-            if data.mask is not None:
-                rows = torch.where(data.mask, rows, 0.0)
-            sums = rows.sum(1, dtype=accumulation_dtype(rows) if self._sums is None else self._sums.dtype)
-            self._sums = sums if self._sums is None else self._sums + sums
-        return torch.zeros(5, dtype=torch.float64) if self._sums is None else self._sums
+        waiting = joined(self._waiting) if self._waiting else None
+        if waiting is None and not self._values:
+            return torch.zeros(8 + BINS, dtype=torch.float64) if self._sums is None else self._sums
+        like = self._values[0] if waiting is None else waiting.logits
+        if self._sums is None:
+            self._sums = torch.zeros(8 + BINS, dtype=accumulation_dtype(like), device=like.device)
+        sums = self._sums.clone()
+        if self._values:
+            sums[:3] += torch.stack(self._values).to(sums).sum(0)
+        if waiting is not None:
+            sums[3:] += _sums_of(waiting, sums.dtype)
+        self._sums, self._waiting, self._values = sums, [], []
+        return sums
 
-    def scores(self) -> BatchScores | None:
-        """Means of this rank so far, or None before the first sample."""
-        return _means(self._sum_up())
+    def running(self, purpose: str = "") -> BatchScores:
+        """Means on this rank since the last call of :meth:`since` for the same purpose."""
+        return _means(*self._change(purpose))
 
-    def since(self, purpose: str) -> tuple[BatchScores | None, int]:
-        """Means of all ranks since the last call for the same purpose, and the number of batches."""
-        now, batches = self._sum_up(), self.batches
-        before, batches_before = self._marks.get(purpose, (torch.zeros_like(now), 0))
-        self._marks[purpose] = now, batches
-        sums = now - before.to(now.device)
-        sums = distributed.sum_across_ranks(sums) if distributed.is_distributed() else sums
-        return _means(sums), batches - batches_before
+    def since(self, purpose: str = "") -> BatchScores:
+        """Means on all ranks since the last call for the same purpose."""
+        sums, batches = self._change(purpose)
+        self._marks[purpose] = self._sum_up(), self.batches
+        return _means(distributed.sum_across_ranks(sums) if distributed.is_distributed() else sums, batches)
+
+    def _change(self, purpose: str) -> tuple[Tensor, int]:
+        now = self._sum_up()
+        before, batches = self._marks.get(purpose, (torch.zeros_like(now), 0))
+        return now - before.to(now), self.batches - batches
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue, with the batches so far summed up."""
@@ -335,24 +330,42 @@ class ScoreSums:
         vars(self).update(state)
 
 
-def _means(sums: Tensor) -> BatchScores | None:
-    samples, right, nll, confidence, doubt = sums.tolist()
-    if samples == 0:
-        return None
-    return BatchScores(samples, right / samples, nll / samples, (confidence - right) / samples, doubt / samples)
+def _sums_of(data: Classification, dtype: torch.dtype) -> Tensor:
+    """Number, right ones, log loss, confidence and doubt of samples, and confidence minus correctness in each bin."""
+    logits = data.logits if data.logits.dtype == torch.float64 else data.logits.float()
+    log_probabilities = logits.log_softmax(1)
+    top, predicted = log_probabilities.max(1)
+    nll = -log_probabilities.gather(1, data.target.unsqueeze(1)).squeeze(1)
+    right, confidence = (predicted == data.target).to(top.dtype), top.exp()
+    rows = torch.stack((torch.ones_like(top), right, nll, confidence, 1 - (-nll).exp()))
+    if data.weight is not None:
+        rows = torch.where(data.weight > 0, rows, 0.0)
+    rows = rows.to(dtype)
+    edges = torch.arange(1, BINS + 1, dtype=rows.dtype, device=rows.device) / BINS
+    excess = rows.new_zeros(BINS).scatter_add(0, torch.bucketize(confidence, edges.to(confidence)), rows[3] - rows[1])
+    return torch.cat((rows.sum(1), excess))
+
+
+def _means(sums: Tensor, batches: int) -> BatchScores:
+    values, value, silent, samples, right, nll, confidence, doubt, *excess = sums.tolist()
+    some, any_values = max(samples, 1), max(values, 1)
+    return BatchScores(
+        samples, right / some, nll / some, (confidence - right) / some, doubt / some, sum(map(abs, excess)) / some,
+        batches, values, value / any_values, silent / any_values,
+    )  # fmt: skip
 
 
 def scores_of(logits: Tensor, target: Tensor) -> BatchScores:
-    """Accuracy, log loss and gap of logits."""
+    """Accuracy, log loss, gap and ECE of logits."""
     sums = ScoreSums()
     sums.add(Classification(logits, target))
-    return sums.scores() or BatchScores(0, 0, 0, 0)
+    return sums.running()
 
 
 def joined(parts: list[Classification]) -> Classification:
     """Join batches."""
     logits, target = torch.cat([part.logits for part in parts]), torch.cat([part.target for part in parts])
-    if all(part.mask is None for part in parts):
+    if all(part.weight is None for part in parts):
         return Classification(logits, target)
-    masks = [torch.ones_like(part.target, dtype=torch.bool) if part.mask is None else part.mask for part in parts]
-    return Classification(logits, target, torch.cat(masks))
+    every = (torch.ones_like(part.target, dtype=torch.bool) if part.weight is None else part.weight for part in parts)
+    return Classification(logits, target, torch.cat(list(every)))

@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Mapping, Sized
 from operator import length_hint
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # A warning located in a framework would be silenced with the framework's own.
 PASSED_OVER = ("calibrant", "torch", "lightning", "pytorch_lightning", "transformers", "accelerate")
-# Steps that are judged together if the end of an epoch is not reported to the guard.
+# Training batches that are judged together.
 WINDOW = 50
 # Differences of this many standard errors are not chance: about 1 in 2,000 windows of a sound run.
 BEYOND_CHANCE = 3.5
@@ -31,10 +31,8 @@ SEEN, FEWEST_SEEN, NEW = 0.99, 256, 3.0
 # strongest (its pull vanishes on data that are fitted) or, if larger, to that of the NLL on the held-out samples.
 # results/guard.md measures both ratios in sound runs and failures.
 OUTWEIGHS = 1.0
-# Held-out batches with a gradient that a judgement of the pull needs.
-FEWEST_PULLS = 10
-# Values of the objective that a judgement of its silence needs.
-FEWEST_OBJECTIVES = 25
+# Held-out batches with a gradient that a judgement of the pull needs, and values that one of silence needs.
+FEWEST_PULLS, FEWEST_OBJECTIVES = 10, 25
 # Held-out log loss of a window, relative to that of training batches, above which held-out samples are not trained on.
 APART = 1.2
 # Points of training accuracy below the best window that are a collapse.
@@ -43,8 +41,6 @@ COLLAPSE = 0.05
 RISE = 0.1
 # Steps of training, and log T, from which on a forgotten finish() matters although the training loss is at T = 1.
 FEWEST_STEPS, NEAR_ONE = 100, 0.1
-# Relative change of the output layer that is more than rounding to another precision.
-NOTICED = 0.01
 PROBABILITIES = (
     "the model's outputs look like probabilities or log-probabilities: remove the softmax, sigmoid or log-softmax at "
     "its end, since the loss takes logits"
@@ -56,23 +52,15 @@ class CalibrationWarning(UserWarning):
     """Calibrated training does not work as intended."""
 
 
-class Place(NamedTuple):
-    """A line of the user's program."""
-
-    file: str
-    line: int
-    module: str
-
-
-def place_of_call() -> Place:
-    """The line where the user's program calls this package."""
+def place_of_call() -> tuple[str, int, str]:
+    """File, line and module where the user's program calls this package."""
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in PASSED_OVER:
         frame = frame.f_back
-    return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_globals.get("__name__", ""))
+    return frame.f_code.co_filename, frame.f_lineno, frame.f_globals.get("__name__", "")
 
 
-def warn(message: str, place: Place | None = None) -> None:
+def warn(message: str, place: tuple[str, int, str] | None = None) -> None:
     """Give a :class:`CalibrationWarning`, located where the user's program calls this package."""
     file, line, module = place or place_of_call()
     # Python shows equal texts of a line once; with a new registry a second model with the same problem is reported too.
@@ -92,47 +80,23 @@ class Reminder:
         self.steps = 0  # of training since finish()
         self._place = place_of_call()
         self._loop = loop
-        self._divided: Tensor | None = None
-        self._norm = 0.0
 
     def tell(self) -> None:
         """Warn if ``finish()`` is missing."""
-        temperature = self._loop.temperature if self.steps else 1.0
+        temperature = self._loop.temperature
         if temperature == 1 and self.steps >= FEWEST_STEPS and abs(math.log(self._loop.best)) > NEAR_ONE:
             temperature = self._loop.best
-        if self.on and temperature != 1:
+        if self.on and self.steps and temperature != 1:
             warn(
                 f"training ended without finish(): the model's logits are not divided by the temperature of held-out "
                 f"data, {temperature:.3g}, and are {'over' if temperature > 1 else 'under'}-confident. Call "
                 "finish(held_out_loader) on the loss",
                 self._place,
             )
-        elif self.on and self.have_changed():
-            warn(
-                "the model's weights have changed since finish(): weights saved before it are not divided by the "
-                "temperature. Load weights saved after it, or call finish(held_out_loader) again",
-                self._place,
-            )
-
-    def watch(self, weights: Tensor | None) -> None:
-        """Keep the weights that ``finish()`` divided, or forget them."""
-        self._divided = weights
-        self._norm = 0.0 if weights is None else _norm(weights)
-
-    def have_changed(self) -> bool | None:
-        """Whether other weights were loaded, or these trained, since then; None if ``finish()`` divided nothing."""
-        if self._divided is None:
-            return None
-        return not math.isclose(_norm(self._divided), self._norm, rel_tol=NOTICED / 2)
-
-
-def _norm(weights: Tensor) -> float:
-    local = getattr(weights, "to_local", weights.detach)()  # the part of this process, if it is sharded
-    return float(torch.linalg.vector_norm(local.float()))
 
 
 class Guard:
-    """Judges windows of steps: epochs if their ends are reported to it, else 50 steps.
+    """Judges windows of training batches with the held-out batches beside them, and the final network.
 
     Every warning is a :class:`CalibrationWarning`, is given once, says what to do, and is kept in ``warnings_``.
     Without an objective, training accuracy may fall when a temperature undoes overfitting, and is a collapse only if
@@ -141,41 +105,37 @@ class Guard:
 
     def __init__(self, *, has_objective: bool = True) -> None:
         self.has_objective = has_objective
-        self.told_of_epochs = False
         self.warnings_: dict[str, str] = {}
         self.latest: dict[str, float] = {}  # scores of the last window
         self.training, self.held_out = ScoreSums(), ScoreSums()
-        self._steps = self._windows = self._of_window = 0  # training batches, windows, batches of this window
+        self._windows = self._of_window = 0  # windows, and training batches of this one
         self._best: dict[str, tuple[float, float]] = {}  # best accuracy of a window and its deviation
         self._strongest = 0.0
         self._accuracy = 0.0  # of the last validation
         self._was_compared = False
         self._is_apart = False
-        self._pulls: dict[str, list[Tensor]] = {"loss": [], "objective": []}
-        self._objectives: list[Tensor] = []
-        self._without_pull = 0  # values of the objective since a pull was last measured
         self._is_start = True
+        self._pulls: dict[str, list[Tensor]] = {"loss": [], "objective": []}
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def add_training(self, data: Classification) -> None:
-        """Add a training batch, and judge the window if it is full."""
-        if not self.told_of_epochs and self._of_window >= WINDOW:
+        """Add a training batch, and judge the window before it if that is full."""
+        if self._of_window >= WINDOW:
             self.close_window()
         self.training.add(data)
         self._of_window += 1
-        self._steps += 1
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def add_held_out(self, data: Classification) -> None:
         """Add a held-out batch, before the network has learned anything from it."""
-        self.held_out.add(Classification(data.logits.detach(), data.target, data.mask))
-        self._is_start &= self._steps <= WINDOW
+        self.held_out.add(data)
+        self._is_start &= self._windows == 0
         if self._is_start:
             self._judge_start()
 
     def _judge_start(self) -> None:
-        scores, training = self.held_out.scores(), self.training.scores()
-        if scores is None or training is None or scores.samples < FEWEST_SEEN:
+        scores, training = self.held_out.running(), self.training.running()
+        if scores.samples < FEWEST_SEEN or not training.samples:
             return
         self._is_start = False
         if scores.accuracy >= SEEN and scores.doubt <= NEW * training.doubt + 1 / scores.samples:
@@ -185,12 +145,6 @@ class Guard:
                 "has probably seen them in an earlier training. Hold out samples that no training has seen",
             )
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def add_objective(self, value: Tensor) -> None:
-        """Add the value of the objective of a held-out batch; at 0 it is silent."""
-        self._objectives.append(value.detach())
-        self._without_pull += 1
-
     def watch(self, logits: Tensor, of: str) -> None:
         """Note, in the coming backward pass, how hard the training loss or the objective pulls at its logits."""
         # Compiled code does not take hooks on tensors within it.
@@ -199,39 +153,30 @@ class Guard:
             logits.register_hook(lambda gradient: pulls.append(gradient.detach().abs().sum(dtype=torch.float32)))
 
     def close_window(self) -> dict[str, float]:
-        """Judge what passed since the last window, on all ranks, begin a new one, and return its scores for the log."""
-        (training, _), (held_out, _) = self.training.since("window"), self.held_out.since("window")
-        values = {} if held_out is None else held_out.named()
-        if training is not None:
+        """Judge what passed since the last window, on all ranks, begin a new one, and return its scores."""
+        training, held_out = self.training.since("window"), self.held_out.since("window")
+        self.latest = _named(held_out)
+        if training.samples:
             self._judge_accuracy(training, held_out)
-        if training is not None and held_out is not None and min(training.samples, held_out.samples) >= FEWEST_SEEN:
+        if min(training.samples, held_out.samples) >= FEWEST_SEEN:
             self._is_apart = held_out.nll > APART * training.nll
-        self._judge_silence(values)
-        self._judge_pull(values, training, held_out)
-        self.latest = values
+        # An objective without a root may be negative, and has a gradient there.
+        if held_out.values >= FEWEST_OBJECTIVES and held_out.silent == 1:
+            self.warn(
+                "silent",
+                f"the objective was 0 on all of the last {held_out.values:.0f} held-out batches and did nothing: use "
+                "larger held-out batches, or leave it out if the network is calibrated",
+            )
+        if training.samples and held_out.samples and all(self._pulls.values()):
+            self._judge_pull(training, held_out)
         self._windows, self._of_window = self._windows + 1, 0
-        # Where an epoch has few batches, several of them are judged together.
-        if len(self._objectives) >= FEWEST_OBJECTIVES:
-            self._objectives = []
-        if self._pulls["objective"]:
-            self._without_pull = 0
-        if len(self._pulls["objective"]) >= FEWEST_PULLS:
-            self._pulls = {"loss": [], "objective": []}
-        return values
+        self._pulls = {"loss": [], "objective": []}
+        return self.latest
 
-    def close_epoch(self) -> dict[str, float]:
-        """Close the window of an epoch, and return its held-out scores and the number of warnings so far."""
-        scores = {name: value for name, value in self.close_window().items() if name.startswith("held_out_")}
-        return self.with_warnings(scores)
-
-    def with_warnings(self, scores: dict[str, float]) -> dict[str, float]:
-        """Add the number of warnings so far to values for a log."""
-        return scores | {"warnings": float(len(self.warnings_))}
-
-    def _judge_accuracy(self, training: BatchScores, held_out: BatchScores | None) -> None:
+    def _judge_accuracy(self, training: BatchScores, held_out: BatchScores) -> None:
         before = self._best.get("training", (0.0, 0.0))[0]
         fell = self._fell("training", training)
-        if held_out is not None:
+        if held_out.samples:
             held_out_fell = self._fell("held_out", held_out)
             fell = fell and (held_out_fell or self.has_objective)
         if fell:
@@ -269,48 +214,27 @@ class Guard:
             self._best[name] = scores.accuracy, scores.deviation
         return best - scores.accuracy > max(COLLAPSE, BEYOND_CHANCE * math.hypot(scores.deviation, deviation))
 
-    def _judge_silence(self, values: dict[str, float]) -> None:
-        batches = len(self._objectives)
-        if not batches:
-            return
-        # An objective without a root may be negative, and has a gradient there.
-        values["silent"] = float((torch.stack(self._objectives) == 0).float().mean())
-        if batches >= FEWEST_OBJECTIVES and values["silent"] == 1:
-            self.warn(
-                "silent",
-                f"the objective was 0 on all of the last {batches} held-out batches and did nothing: use larger "
-                "held-out batches, or leave it out if the network is calibrated",
-            )
-
-    def _judge_pull(self, values: dict[str, float], training: BatchScores | None, held_out: BatchScores | None) -> None:
-        is_watched = self._pulls["objective"] or self._without_pull < FEWEST_PULLS
-        if not is_watched and values.get("silent", 1.0) < 1:
-            self.warn(
-                "unwatched",
-                "the pull of the objective on the logits cannot be measured, as in compiled code: a weight that is too "
-                "large goes unnoticed. Compile the network alone (model.compile()) instead of the whole module",
-            )
-        if training is None or held_out is None or not all(self._pulls.values()):
-            return
+    def _judge_pull(self, training: BatchScores, held_out: BatchScores) -> None:
+        count = len(self._pulls["objective"])
         loss, objective = (float(torch.stack(self._pulls[name]).mean()) for name in ("loss", "objective"))
         if not loss:
             return
         # The NLL pulls at a sample's logits by |softmax - one-hot|, which sums to twice the doubt. So the doubt says
         # how hard the training loss pulled in other windows, whatever a gradient scaler multiplied it by then.
         self._strongest = max(self._strongest, training.doubt)
-        values["pull"] = objective / loss * training.doubt / max(self._strongest, held_out.doubt)
-        if values["pull"] > OUTWEIGHS and len(self._pulls["objective"]) >= FEWEST_PULLS:
+        pull = objective / loss * training.doubt / max(self._strongest, held_out.doubt)
+        self.latest["pull"] = pull
+        if pull > OUTWEIGHS and count >= FEWEST_PULLS:
             self.warn(
                 "outweighs",
-                f"the objective pulled {values['pull']:.1f} times as hard at the logits as the training loss does at "
-                f"its strongest, over {len(self._pulls['objective'])} held-out batches: it leads the training. Lower "
-                "its weight, or use CalibratedLoss(model), which has none",
+                f"the objective pulled {pull:.1f} times as hard at the logits as the training loss does at its "
+                f"strongest, over {count} held-out batches: it leads the training. Lower its weight, or use "
+                "CalibratedLoss(model), which has none",
             )
 
     def since_log(self) -> dict[str, float]:
         """Scores of the held-out batches since the last call, and the number of warnings so far."""
-        scores, _ = self.held_out.since("log")
-        return self.with_warnings({} if scores is None else scores.named())
+        return _named(self.held_out.since("log")) | {"warnings": float(len(self.warnings_))}
 
     def compare_evaluation(self, new: BatchScores, loader: Any, *, dropout: bool) -> None:
         """Compare the held-out batches since the last evaluation, which a loader gave again and again, with a new one.
@@ -318,29 +242,20 @@ class Guard:
         Any accuracy between those of the two evaluations is as expected. A sample that passed several times counts
         once, and one that went through dropout may be less accurate.
         """
-        held_out, batches = self.held_out.since("evaluation")
+        held_out = self.held_out.since("evaluation")
         before, self._accuracy = self._accuracy, new.accuracy
-        if held_out is None:
+        if not held_out.samples:
             return
         low, high = sorted((before, new.accuracy))
         nearest = min(max(held_out.accuracy, low), high)
         if dropout and held_out.accuracy < nearest:
             return
         dataset = getattr(loader, "dataset", None)
-        in_a_pass = held_out.samples * length_hint(loader, batches) / batches
+        in_a_pass = held_out.samples * length_hint(loader, held_out.batches) / held_out.batches
         distinct = len(dataset) if isinstance(dataset, Sized) else in_a_pass
         held_out = held_out._replace(samples=min(held_out.samples, distinct))
         # The gap may have changed while these batches passed: it is not compared.
         self.compare(new._replace(accuracy=nearest, gap=math.nan), held_out)
-
-    def warn_unless_compared(self) -> None:
-        """Warn at the end of a training whose held-out data, which a gradient came from, were never compared."""
-        if not self._was_compared:
-            self.warn(
-                "unchecked",
-                "a gradient came from the held-out data, and they were not compared with new data: pass validation "
-                "batches, finish(held_out, new=validation)",
-            )
 
     def warn_of_training_samples(self, temperature: float, held_out: BatchScores) -> None:
         """Warn of a temperature that samples ask for which the network was trained on, unless they were compared."""
@@ -402,3 +317,15 @@ class Guard:
                 sums.load_state_dict(value)
             else:
                 setattr(self, name, value)
+
+
+def _named(held_out: BatchScores) -> dict[str, float]:
+    """Scores of held-out batches, as far as there are any, for a log."""
+    values = {}
+    if held_out.samples:
+        values = {
+            "held_out_accuracy": held_out.accuracy,
+            "held_out_nll": held_out.nll,
+            "held_out_gap": held_out.gap,
+        }
+    return values | ({"objective": held_out.value, "silent": held_out.silent} if held_out.values else {})

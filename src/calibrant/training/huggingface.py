@@ -3,7 +3,6 @@
 Private names of transformers that this package depends on are in this file. Tested with transformers 4.46.1 and 5.22.2.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,22 +14,15 @@ from torch.utils.data import RandomSampler, Sampler
 from transformers import Trainer
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
-from calibrant import metrics
-from calibrant.inputs import check_choice
 from calibrant.training.calibrated_loss import BatchNormUse, CalibratedLoss, Finished, Method
 from calibrant.training.forward import (
-    BatchScores,
     Loss,
-    evaluating,
     has_dropout,
-    logits_in,
-    logits_of,
     minimum_samples,
-    zero_of,
+    scores_of,
 )
 from calibrant.training.held_out import even_size, warn_of_data
-from calibrant.training.interleave import Stream, kept_random_state
-from calibrant.training.output_layer import find_output
+from calibrant.training.interleave import Passes, kept_random_state, seed_all
 from calibrant.training.temperature_loop import refined_nll
 
 FILE = "calibrated_loss.pt"  # in a checkpoint: the state of the loss, and the position in the calibration set
@@ -39,34 +31,20 @@ FILE = "calibrated_loss.pt"  # in a checkpoint: the state of the loss, and the p
 class InterleavedTrainer(Trainer):
     """A ``transformers.Trainer`` that calibrates a classifier on held-out data while it trains.
 
-    With the method ``"temperature"``, the loss of ``Trainer`` and its evaluations see logits divided by a temperature
-    T, which is fitted to held-out batches by forward passes alone. At the end of ``train()``, T is fitted to the whole
-    calibration set and folded into the output layer. Checkpoints hold the weights before the division, and T in
-    ``calibrated_loss.pt``.
-
-    With ``"published"`` an optimizer step descends along the gradient of ``NLL(train batch) + weight *
-    objective(calibration batch)``, both means over the micro-batches of gradient accumulation. With ``"head"`` the
-    gradient of the held-out loss reaches only the output layer.
-
-    ``evaluate()`` and ``predict()`` also report accuracy, ECE and the log loss after temperature scaling,
-    ``refined_nll``. Models need one label for each sample: logits ``(N, C)``, labels ``(N,)``. See
-    ``docs/huggingface.md`` for what is logged, compared and accumulated.
+    ``docs/huggingface.md`` says what each method does, and what is logged, saved and compared. Models need one label
+    for each sample: logits ``(N, C)``, labels ``(N,)``.
 
     Args:
         *args: Positional arguments of ``Trainer``.
         calibration_dataset: Held-out part of the training data, of the same kind as ``train_dataset``; see
             :func:`~calibrant.training.interleaved_split`.
-        objective: Function of ``(logits, labels)`` of a calibration batch. If not given, ``ESDLoss()`` for the method
-            ``"published"`` and the cross entropy for ``"head"``.
-        weight: Weight of the objective relative to the NLL; 1 if not given. With 0 the objective is not computed.
-        method: See :class:`calibrant.training.CalibratedLoss`. By default ``"published"`` if an objective or a weight
-            is given, else ``"temperature"``.
+        objective: As in :class:`calibrant.training.CalibratedLoss`.
+        weight: Weight of the objective relative to the NLL. With 0 the objective is not computed.
+        method: As there. By default ``"published"`` if an objective or a weight is given, else ``"temperature"``.
         calibration_batch_size: Most samples of a calibration batch on each process; by default those of a training
             batch.
-        calibration_every: Use a calibration batch every k-th optimizer step only; by default every fourth step for
-            ``"temperature"``, every step for the others.
-        batchnorm: Whether calibration batches ``"update"`` the running statistics, the default of ``"published"``, or
-            ``"freeze"`` them.
+        calibration_every: Use a calibration batch every k-th optimizer step only.
+        batchnorm: As ``CalibratedLoss.batchnorm``.
         **kwargs: Keyword arguments of ``Trainer``.
 
     Attributes:
@@ -104,13 +82,13 @@ class InterleavedTrainer(Trainer):
         if method is None:
             method = "temperature" if objective is None and weight is None else "published"
         self.method: Method = method
-        if batchnorm is not None:
-            check_choice("batchnorm", batchnorm, ("update", "freeze"))
         # Settings with their defaults, checked now; each training has a loss of its own.
-        given = CalibratedLoss(nn.Identity(), method, objective=objective, weight=weight, every=calibration_every)
+        given = CalibratedLoss(
+            nn.Identity(), method, objective=objective, weight=weight, every=calibration_every, batchnorm=batchnorm
+        )
         self.weight, self.calibration_every = given.weight, given.every
         self.calibration_objective = given.objective  # Trainer uses self.objective for hyperparameter search
-        self.batchnorm: BatchNormUse = batchnorm or given.batchnorm
+        self.batchnorm = given.batchnorm
         if objective is not None and not callable(objective):
             raise TypeError(f"objective must take (logits, labels), got {type(objective).__name__}")
         super().__init__(*args, **kwargs)
@@ -118,7 +96,7 @@ class InterleavedTrainer(Trainer):
         self.calibration_batch_size = calibration_batch_size
         self.calibrated_loss: CalibratedLoss | None = None
         self.finished: Finished | None = None
-        self._stream: Stream | None = None
+        self._stream: Passes | None = None
         self._draws_held_out = False
         self._check()
         # Many heads accept num_items_in_batch and ignore it. Their loss then grows with the accumulation steps, out of
@@ -154,10 +132,7 @@ class InterleavedTrainer(Trainer):
         """Train as ``Trainer`` does; with the method ``"temperature"`` the model itself is calibrated afterwards."""
         self.calibrated_loss = self._stream = None
         self._saved: dict[str, Any] = {}
-        self._place: dict[str, int] = {}  # in the calibration set, where a checkpoint continues
         self._seen_step = -1
-        # Sums since the last log, kept on the device so that no step waits for it: values, silent ones, batches.
-        self._objectives: Tensor | float = 0.0
         try:
             output = super().train(*args, **kwargs)
             if self.state.global_step:
@@ -172,17 +147,15 @@ class InterleavedTrainer(Trainer):
         if self.calibrated_loss is not None:
             return self.calibrated_loss
         plain: Any = self.model
-        with kept_random_state(), self.compute_loss_context_manager(), evaluating(plain):
-            inputs = self._inputs(self._prepare_inputs(batch))
-            maker = find_output(plain, lambda: logits_of(plain, inputs))
         learns = self.method != "temperature"
         self.calibrated_loss = loss = CalibratedLoss(
             # The gradient of "published" takes the path of the training loss; that of "head" only one layer.
             model if self.method == "published" else plain, self.method, objective=self.calibration_objective,
             weight=self.weight if learns else None, every=1 if learns else self.calibration_every,
+            batchnorm=self.batchnorm,
         )  # fmt: skip
-        loss.batchnorm = self.batchnorm
-        loss.attach(maker)
+        with self.compute_loss_context_manager():
+            loss.attach(self._inputs(self._prepare_inputs(batch)))
         if self._saved:
             loss.load_state_dict(self._saved)
         return loss
@@ -209,9 +182,8 @@ class InterleavedTrainer(Trainer):
             value = super().training_step(model, inputs, *args, **kwargs)
         finally:
             loss.divided.sees = None
-        logits, labels = loss.divided.latest, inputs.get(self.label_names[0])
-        if logits is not None and isinstance(labels, Tensor) and logits.shape[:1] == labels.shape:
-            loss.watch_training(logits, labels)
+        if (seen := loss.divided.take(inputs.get(self.label_names[0]))) is not None:
+            loss.watch_training(*seen)
         return value
 
     def _is_due(self, model: nn.Module, inputs: dict[str, Any]) -> bool:
@@ -228,22 +200,9 @@ class InterleavedTrainer(Trainer):
             train()
         with self.compute_loss_context_manager():
             value = loss.held_out_objective(*self._pair(batch))
-        found = value.detach()
-        self._objectives = self._objectives + torch.stack((found.float(), (found == 0).float(), torch.ones_like(found)))
         # accelerate divides by its number of accumulation steps, which is 1 where Trainer itself divides.
         steps = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
         self.accelerator.backward(value * (loss.weight * self.accelerator.gradient_accumulation_steps / steps))
-
-    def compute_loss(
-        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Compute the loss as ``Trainer`` does, and 0 for a training batch whose labels are all -100."""
-        labels = inputs.get(self.label_names[0])
-        if not model.training or not isinstance(labels, Tensor) or bool((labels != -100).any()):
-            return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
-        outputs = model(**self._inputs(inputs))
-        loss = zero_of(logits_in(outputs))
-        return (loss, outputs) if return_outputs else loss
 
     def _inputs(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Everything but the labels, so that the model does not compute its own loss."""
@@ -272,21 +231,24 @@ class InterleavedTrainer(Trainer):
         super()._save_checkpoint(model, trial, *args, **kwargs)
         folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
         if self.calibrated_loss is not None and self.args.should_save and folder.exists():
-            more = {"temperature": self.calibrated_loss.temperature, "place": self._drawn().place}
+            more = {"temperature": self.calibrated_loss.temperature, "stream": self._drawn().state_dict()}
             torch.save(self.calibrated_loss.state_dict() | more, folder / FILE)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
         path = Path(resume_from_checkpoint) / FILE
         self._saved = torch.load(path, weights_only=True) if path.exists() else {}
-        self._place = self._saved.get("place", {})
 
-    def _drawn(self) -> Stream:
+    def _drawn(self) -> Passes:
         """The calibration batches of this training."""
         if self._stream is None:
             seed = int(self.args.seed if self.args.data_seed is None else self.args.data_seed)
-            minimum = minimum_samples(self.calibration_objective)
-            self._stream = Stream(self.get_calibration_dataloader, seed, minimum, **self._place)
+            with kept_random_state():
+                seed_all(seed)  # accelerate's sampler keeps this seed and adds the number of the pass
+                loader = self.get_calibration_dataloader()
+            self._stream = Passes(loader, minimum_samples(self.calibration_objective), seed)
+            if self._saved:
+                self._stream.load_state_dict(self._saved["stream"])
         return self._stream
 
     def get_calibration_dataloader(self) -> Iterable[Any]:
@@ -313,37 +275,28 @@ class InterleavedTrainer(Trainer):
         output = super().evaluation_loop(*args, **kwargs)
         if output.predictions is not None and output.label_ids is not None and output.metrics is not None:
             prefix = kwargs.get("metric_key_prefix", args[4] if len(args) > 4 else "eval")
-            samples, scores = _scores_of(output.predictions, output.label_ids)
-            for name, value in scores.items():
+            logits, labels = _labelled(output.predictions, output.label_ids)
+            if not len(labels):
+                return output
+            scores, (refined, _) = scores_of(logits, labels), refined_nll(logits, labels)
+            for name, value in (("accuracy", scores.accuracy), ("ece", scores.ece), ("refined_nll", refined)):
                 output.metrics.setdefault(f"{prefix}_{name}", value)
-            if self.calibrated_loss is not None and self.is_in_train and prefix == "eval" and scores:
-                new = BatchScores(samples, scores["accuracy"], math.nan, math.nan)
-                dropout = self.method != "temperature" and _has_dropout(self.model)
-                self.calibrated_loss.guard.compare_evaluation(new, self._drawn().loader, dropout=dropout)
+            if self.calibrated_loss is not None and self.is_in_train and prefix == "eval":
+                model: Any = self.model
+                dropout = self.method != "temperature" and has_dropout(model)
+                self.calibrated_loss.guard.compare_evaluation(scores, self._drawn().loader, dropout=dropout)
         return output
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log as ``Trainer`` does, with the scores of the calibration batches beside the training loss."""
         if (loss := self.calibrated_loss) is not None and loss.divided is not None and "loss" in logs:
             logs = logs | ({"temperature": loss.temperature} if loss.method == "temperature" else {})
-            if isinstance(self._objectives, Tensor):
-                objective, silent, batches = self._objectives.tolist()
-                logs |= {"objective": objective / batches, "silent": silent / batches}
-                self._objectives = 0.0
             logs |= loss.guard.since_log()
         super().log(logs, *args, **kwargs)
 
 
-def _has_dropout(model: Any) -> bool:
-    """Whether a model has dropout: as modules, or, if it calls a function instead, by its configuration."""
-    to_dict = getattr(getattr(model, "config", None), "to_dict", None)
-    settings = to_dict() if callable(to_dict) else {}
-    rates = (value for name, value in settings.items() if "dropout" in name and isinstance(value, float))
-    return has_dropout(model) or any(rate > 0 for rate in rates)
-
-
-def _scores_of(predictions: Any, labels: Any) -> tuple[int, dict[str, float]]:
-    """Number of labelled samples of predictions of ``Trainer``, and their accuracy, ECE and refined log loss."""
+def _labelled(predictions: Any, labels: Any) -> tuple[Tensor, Tensor]:
+    """Logits and labels of the samples of predictions of ``Trainer`` that have a label."""
     logits = predictions[0] if isinstance(predictions, tuple) else predictions
     if isinstance(logits, list):  # batches that Trainer did not join; if a model returns more, logits come first
         logits = np.concatenate([batch[0] if isinstance(batch, tuple) else batch for batch in logits])
@@ -354,10 +307,4 @@ def _scores_of(predictions: Any, labels: Any) -> tuple[int, dict[str, float]]:
             "preprocess_logits_for_metrics must leave the logits as they are"
         )
     counts = labels != -100  # as everywhere in transformers
-    if not counts.any():
-        return 0, {}
-    logits, labels = logits[counts], labels[counts]
-    given = metrics.predictions(logits=logits, target=labels)
-    scores = {"accuracy": metrics.accuracy(given), "ece": metrics.ece(given, bins=20, convention="paper")}
-    scores["refined_nll"], _ = refined_nll(torch.as_tensor(logits).float(), torch.as_tensor(labels))
-    return len(labels), scores
+    return torch.as_tensor(logits[counts]).float(), torch.as_tensor(labels[counts]).long()

@@ -3,7 +3,7 @@
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from operator import length_hint
@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
@@ -38,21 +37,17 @@ def interleave(
     """Pair every training batch with a calibration batch.
 
     One pass over the result is one pass over ``train_loader`` and has its length. The calibration loader is cycled, and
-    continues from one pass to the next.
+    continues from one pass to the next. ``state_dict()`` and ``load_state_dict()`` let a resumed run continue.
 
     Args:
         train_loader: Batches for the NLL: a ``DataLoader`` or any other object that can be iterated more than once.
         calibration_loader: Batches for the calibration objective, of any size; None gives a plain loader that can be
             resumed.
         calibration_every: Give a calibration batch every k-th step only, and None at the others.
-        minimum_samples: Skip calibration batches with fewer samples, such as the last of a pass. By default
-            :class:`InterleavedModule` asks its objective; elsewhere 3, which is enough for every objective.
+        minimum_samples: Skip calibration batches with fewer samples. By default :class:`InterleavedModule` asks its
+            objective; elsewhere 3, which is enough for every objective.
         same_samples_on_every_rank: Allow a ``DataLoader`` that gives several processes the same samples, for example
             for model parallelism. Otherwise it is an error, as far as its sampler shows.
-
-    Returns:
-        A loader of :class:`InterleavedBatch`. Its ``state_dict()`` holds the random state and the position in the
-        calibration loader; after ``load_state_dict()`` the next pass continues from there.
 
     Example:
         >>> train, calibration = [1, 2, 3], ["a", "b"]
@@ -96,21 +91,17 @@ class InterleavedLoader:
         self.calibration_loader = calibration_loader
         self.calibration_every = calibration_every
         self.minimum_samples = minimum_samples
-        self._fewest = ENOUGH if minimum_samples is None else minimum_samples
         self.same_samples_on_every_rank = same_samples_on_every_rank
         self._generators = _generators_of(train_loader, calibration_loader)
-        self._train = _Passes(train_loader)
-        self._calibration = _Passes(() if calibration_loader is None else calibration_loader)
+        self._train = Passes(train_loader)
+        self._calibration = Passes(() if calibration_loader is None else calibration_loader, minimum_samples or ENOUGH)
         self._steps = 0
-        self._rest: Iterator[Any] | None = None  # of the pass of the calibration loader
-        self._drawn = 0  # batches of that pass so far
-        self._begun_from: RandomState | None = None  # when it began
         self._resumes_from: RandomState | None = None
 
     def ask(self, objective: object, processes: int = 1) -> None:
         """Skip batches that are too small for an objective of all processes, unless ``minimum_samples`` was given."""
         if self.minimum_samples is None:
-            self._fewest = math.ceil(minimum_samples(objective) / processes)
+            self._calibration.minimum = math.ceil(minimum_samples(objective) / processes)
 
     def __len__(self) -> int:
         """Number of steps in a pass, that of the train loader."""
@@ -118,74 +109,119 @@ class InterleavedLoader:
 
     def __iter__(self) -> Iterator[InterleavedBatch]:
         """Go through the train loader once."""
-        self._resume()
+        if self._resumes_from is not None:
+            self._calibration.resume()
+            set_random_state(self._resumes_from, self._generators)
+            self._resumes_from = None
         for train_batch in self._train.begin():
             due = self.calibration_loader is not None and self._steps % self.calibration_every == 0
-            calibration_batch = self._next_calibration_batch() if due else None
+            calibration_batch = self._calibration.next_batch() if due else None
             self._steps += 1
             yield InterleavedBatch(train_batch, calibration_batch)
-
-    def _next_calibration_batch(self) -> Any:
-        for batches in (self._rest, None):  # what is left of this pass, then a new one
-            if batches is None:
-                self._begun_from, self._drawn = random_state(self._generators), 0
-                batches = self._rest = self._calibration.begin()
-            for batch in batches:
-                self._drawn += 1
-                if is_large_enough(batch, self._fewest):
-                    return batch
-        raise ValueError(
-            f"the calibration loader gave no batch of at least {self._fewest} samples, which the objective "
-            "needs: raise its batch size or hold out more data"
-        )
-
-    def _resume(self) -> None:
-        """Draw again what was drawn from the calibration loader, and restore the random state."""
-        if self._resumes_from is None:
-            return
-        if self._begun_from is not None and self._drawn != length_hint(self._calibration.loader, -1):
-            set_random_state(self._begun_from, self._generators)
-            self._rest = after(self._calibration.repeat(), self._drawn)
-        set_random_state(self._resumes_from, self._generators)
-        self._resumes_from = None
 
     def state_dict(self) -> dict[str, Any]:
         """Position of this loader and current random state, in values that load with weights_only."""
         return {
-            "passes": (self._train.count, self._calibration.count), "drawn": self._drawn, "steps": self._steps,
-            "begun_from": self._begun_from, "random": self._resumes_from or random_state(self._generators),
+            "train": self._train.state_dict(), "calibration": self._calibration.state_dict(), "steps": self._steps,
+            "random": self._resumes_from or random_state(self._generators),
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next pass continue from a state; the random state is restored when it begins."""
-        self._train.count, self._calibration.count = state["passes"]
-        self._drawn, self._steps, self._begun_from = state["drawn"], state["steps"], state["begun_from"]
-        self._rest = None
-        self._resumes_from = state["random"]
+        self._train.load_state_dict(state["train"])
+        self._calibration.load_state_dict(state["calibration"])
+        self._steps, self._resumes_from = state["steps"], state["random"]
 
 
-class _Passes:
-    """Passes over a loader, of which samplers are told the number."""
+class Passes:
+    """Passes over a loader without end, from a position that can be saved; samplers are told their number.
 
-    def __init__(self, loader: Iterable[Any]) -> None:
+    Args:
+        loader: Gives batches; iterated more than once.
+        minimum: Fewest samples of a batch; :meth:`next_batch` leaves out smaller ones.
+        seed: Give the passes random numbers of their own, seeded by this and their number, which leave those of
+            training alone. Without it they draw from the same as everything else.
+    """
+
+    def __init__(self, loader: Iterable[Any], minimum: int = 1, seed: int | None = None) -> None:
         self.loader = loader
-        self.count = 0
+        self.minimum = minimum
+        self._seed = seed
+        self._random = random_state()  # of its own
+        self._generators = _generators_of(loader)
+        self._count = self._drawn = 0  # passes begun, and batches of the latest
+        self._begun_from: RandomState | None = None  # what the latest began with
+        self._rest: Iterator[Any] | None = None
+        self._resumes = False
         self._was_opened = False
 
     def begin(self) -> Iterator[Any]:
         """Begin the next pass."""
-        self.count += 1
-        return self.repeat()
+        if self._seed is not None:
+            seed_all(self._seed + self._count)
+        self._count, self._drawn = self._count + 1, 0
+        self._begun_from = random_state(self._generators)
+        self._rest = self._opened()
+        return self._rest
 
-    def repeat(self) -> Iterator[Any]:
-        """Begin the latest pass again."""
-        if self.count > 1 and not self._was_opened and getattr(self.loader, "persistent_workers", False):
+    def next_batch(self) -> Any:
+        """Return the next batch, of this pass or the next."""
+        with self._random_numbers():
+            if self._resumes:
+                self.resume()
+            for batches in (self._rest, None):
+                for batch in self.begin() if batches is None else batches:
+                    self._drawn += 1
+                    if is_large_enough(batch, self.minimum):
+                        return batch
+        raise ValueError(
+            f"the calibration loader gave no batch of at least {self.minimum} samples, which the objective needs: "
+            "raise its batch size, hold out more data, or set drop_last=False"
+        )
+
+    def whole_pass(self) -> Iterator[Any]:
+        """Give every batch once, in the order of the first pass, without a change of position."""
+        with self._random_numbers():
+            seed_all(self._seed or 0)
+            yield from self.loader
+
+    def resume(self) -> None:
+        """Draw again what the pass of a state had drawn."""
+        self._resumes = False
+        if self._begun_from is not None:
+            set_random_state(self._begun_from, self._generators)
+            self._rest = self._opened()
+            deque(islice(self._rest, self._drawn), maxlen=0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position, in values that load with weights_only."""
+        return {"count": self._count, "drawn": self._drawn, "begun_from": self._begun_from}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a position, when the next batch is asked for."""
+        self._count, self._drawn, self._begun_from = state["count"], state["drawn"], state["begun_from"]
+        self._rest, self._resumes = None, True
+
+    def _opened(self) -> Iterator[Any]:
+        if self._count > 1 and not self._was_opened and getattr(self.loader, "persistent_workers", False):
             # The first pass starts the workers and draws their seed; later passes, such as this one, do not.
             with kept_random_state():
                 iter(self.loader)
         self._was_opened = True
-        set_epoch(self.loader, self.count - 1)
+        set_epoch(self.loader, self._count - 1)
         return iter(self.loader)
+
+    @contextmanager
+    def _random_numbers(self) -> Iterator[None]:
+        if self._seed is None:
+            yield
+            return
+        with kept_random_state():
+            set_random_state(self._random)
+            try:
+                yield
+            finally:
+                self._random = random_state()
 
 
 def require_parts_for_ranks(loader: InterleavedLoader) -> None:
@@ -196,8 +232,6 @@ def require_parts_for_ranks(loader: InterleavedLoader) -> None:
     for name, part in (("train", loader.train_loader), ("calibration", loader.calibration_loader)):
         if gives_ranks_the_same(part):
             raise ValueError(SAME.format(name) + other)
-        if is_distributed():
-            _check_place(name, part)
 
 
 def gives_ranks_the_same(loader: Any) -> bool:
@@ -207,19 +241,6 @@ def gives_ranks_the_same(loader: Any) -> bool:
         return False
     # Samplers of torch have num_replicas, those of accelerate num_processes.
     return not any(hasattr(sampler, known) for sampler in samplers for known in ("num_replicas", "num_processes"))
-
-
-def _check_place(name: str, loader: Any) -> None:
-    """Raise if a sampler takes the samples of another rank, or of another number of ranks."""
-    here = dist.get_rank(), dist.get_world_size()
-    for sampler in _samplers(loader):
-        place = getattr(sampler, "rank", None), getattr(sampler, "num_replicas", None)
-        if None not in place and place != here:
-            raise ValueError(
-                f"the {name} loader's sampler is for rank {place[0]} of {place[1]}, and this is rank {here[0]} of "
-                f"{here[1]}: leave out rank and num_replicas, which a DistributedSampler finds itself, or set "
-                "same_samples_on_every_rank=True for model parallelism"
-            )
 
 
 def _samplers(loader: Any) -> tuple[Any, Any, Any]:
@@ -232,12 +253,6 @@ def _generators_of(*loaders: Any) -> list[torch.Generator]:
     owners = [owner for loader in loaders for owner in (loader, *_samplers(loader))]
     found = [getattr(owner, "generator", None) for owner in owners]
     return list(dict.fromkeys(generator for generator in found if isinstance(generator, torch.Generator)))
-
-
-def after(batches: Iterator[Any], count: int) -> Iterator[Any]:
-    """Skip batches that were already seen, and return the rest."""
-    deque(islice(batches, count), maxlen=0)
-    return batches
 
 
 def set_epoch(loader: Iterable[Any], epoch: int) -> None:
@@ -262,76 +277,6 @@ def _lengths(batch: Any) -> Iterator[int]:
     elif isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
         for part in reversed(batch):
             yield from _lengths(part)
-
-
-class Stream:
-    """An endless stream of held-out batches of at least ``minimum`` samples.
-
-    Every pass has its own random state, seeded by its number, and does not affect that of training. Two integers give
-    the position, up to which a pass can be repeated: the number of complete ``passes``, and the number of ``batches``
-    drawn from the next one.
-    """
-
-    def __init__(
-        self, make_loader: Callable[[], Iterable[Any]], seed: int, minimum: int, passes: int = 0, batches: int = 0
-    ) -> None:
-        self.passes = passes
-        self.batches = batches
-        self._make_loader = make_loader
-        self.loader: Iterable[Any] | None = None
-        self._seed = seed
-        self._minimum = minimum
-        self._rest: Iterator[Any] | None = None
-        self._random = random_state()
-
-    @property
-    def place(self) -> dict[str, int]:
-        """Position of the stream, as arguments of a new one."""
-        return {"passes": self.passes, "batches": self.batches}
-
-    def next_batch(self) -> Any:
-        """Return the next batch."""
-        with self._own_random_numbers():
-            for _ in range(2):  # what is left of this pass, then all of the next
-                if self._rest is None:
-                    self._rest = self._begin()
-                for batch in self._rest:
-                    self.batches += 1
-                    if is_large_enough(batch, self._minimum):
-                        return batch
-                self.passes, self.batches, self._rest = self.passes + 1, 0, None
-        raise ValueError(
-            f"the calibration set gave no batch of at least {self._minimum} samples, which the objective needs: "
-            "hold out more data, or set dataloader_drop_last=False"
-        )
-
-    def whole_pass(self) -> Iterator[Any]:
-        """Give every batch once, without moving the stream."""
-        with self._own_random_numbers():
-            loader = self._opened()
-            seed_all(self._seed)
-            yield from loader
-
-    def _begin(self) -> Iterator[Any]:
-        loader = self._opened()
-        seed_all(self._seed + self.passes)
-        set_epoch(loader, self.passes)
-        return after(iter(loader), self.batches)
-
-    def _opened(self) -> Iterable[Any]:
-        if self.loader is None:
-            seed_all(self._seed)  # accelerate's sampler keeps this seed and adds the number of the pass
-            self.loader = self._make_loader()
-        return self.loader
-
-    @contextmanager
-    def _own_random_numbers(self) -> Iterator[None]:
-        with kept_random_state():
-            set_random_state(self._random)
-            try:
-                yield
-            finally:
-                self._random = random_state()
 
 
 def random_state(generators: Iterable[torch.Generator] = ()) -> RandomState:

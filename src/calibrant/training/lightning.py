@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import lightning
 import torch
@@ -15,7 +15,16 @@ from calibrant import inputs
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification
 from calibrant.training.calibrated_loss import BatchNormUse, CalibratedLoss, Finished, Method, Step
-from calibrant.training.forward import BatchScores, cross_entropy, has_dropout, logits_of, loss_or_zero, pair_of
+from calibrant.training.forward import (
+    BatchScores,
+    ScoreSums,
+    cross_entropy,
+    has_dropout,
+    logits_of,
+    loss_or_zero,
+    marked_target,
+    pair_of,
+)
 from calibrant.training.guard import warn
 from calibrant.training.interleave import (
     InterleavedBatch,
@@ -27,7 +36,6 @@ from calibrant.training.interleave import (
     set_random_state,
 )
 from calibrant.training.lightning_data import (
-    EpochScores,
     InterleavedDataModule,
     loader_states,
     moved,
@@ -48,35 +56,26 @@ class InterleavedModule(lightning.LightningModule):
 
     Its batches are those of :func:`calibrant.training.interleave`, whose parts are ``(inputs, target)``: inputs a
     tensor, or a mapping of keyword arguments of the model. Without a method plain ``(inputs, target)`` is enough.
-    ``docs/lightning.md`` lists what is logged. ``predict`` returns logits.
-
-    With the method ``"temperature"`` logits are divided by the current temperature T, in training and evaluation. At
-    the end of ``fit``, T is fitted to all held-out data, and ``model`` itself then returns calibrated logits.
+    ``docs/lightning.md`` says what the methods do and what is logged. ``predict`` returns logits.
 
     Args:
         model: Any module that returns logits, or an object with ``.logits``.
         objective: A calibration objective such as :class:`calibrant.ESDLoss` for the methods that have one.
-        weight: Weight of the objective relative to the loss.
-        method: See :class:`calibrant.training.CalibratedLoss`. By default ``"published"`` if there is an objective;
+        weight: Weight of the objective relative to the loss; 1 when not given.
+        method: As in :class:`calibrant.training.CalibratedLoss`. By default ``"published"`` if there is an objective;
             otherwise the loss alone is minimised.
         loss: Loss of the training batch in place of the NLL, such as :class:`calibrant.FocalLoss`.
         learning_rate: Learning rate of the default optimizer, which ``Tuner.lr_find`` of Lightning can set.
         optimizer: Function that makes the optimizer from the parameters; by default AdamW with weight decay 1e-2, as in
             the paper.
-        scheduler: Function that makes a learning-rate scheduler from the optimizer. A ``ReduceLROnPlateau`` watches
-            ``validation_nll``.
-        scheduler_interval: Whether the scheduler steps after every ``"epoch"`` or every ``"step"``.
-        batchnorm: ``"update"`` lets held-out batches enter BatchNorm's running statistics, the default of
-            ``"published"``; ``"freeze"`` does not.
+        scheduler: Function that makes a learning-rate scheduler from the optimizer, to step after every epoch, or
+            Lightning's configuration of one. A ``ReduceLROnPlateau`` watches ``validation_nll``.
+        batchnorm: As ``CalibratedLoss.batchnorm``.
 
     Attributes:
         calibrated_loss: The :class:`calibrant.training.CalibratedLoss` of the method; None without one.
         history: For each epoch its number, training scores and last validation scores.
         finished: Final temperature and scores of the latest ``fit`` with ``"temperature"``; None before.
-
-    References:
-        Yoon, Tee, Yoon, Yoon, Kim, Li, Yoo, "ESD: Expected Squared Difference as a Tuning-Free Trainable
-        Calibration Measure", ICLR 2023.
 
     Example:
         >>> import calibrant as cal
@@ -90,22 +89,16 @@ class InterleavedModule(lightning.LightningModule):
         self,
         model: nn.Module,
         objective: nn.Module | None = None,
-        weight: float = 1.0,
+        weight: float | None = None,
         *,
         method: Method | None = None,
         loss: nn.Module | None = None,
         learning_rate: float = LEARNING_RATE,
         optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | None = None,
-        scheduler: Callable[[Optimizer], LRScheduler] | None = None,
-        scheduler_interval: Literal["epoch", "step"] = "epoch",
+        scheduler: Callable[[Optimizer], LRScheduler | dict[str, Any]] | None = None,
         batchnorm: BatchNormUse | None = None,
     ) -> None:
-        checks.check_objective(objective)
         checks.check_objective(loss, "loss")
-        inputs.check_range("weight", weight, low=0)
-        inputs.check_choice("scheduler_interval", scheduler_interval, ("epoch", "step"))
-        if batchnorm is not None:
-            inputs.check_choice("batchnorm", batchnorm, ("update", "freeze"))
         inputs.check_range("learning_rate", learning_rate, low=0)
         if optimizer is not None and learning_rate != LEARNING_RATE:
             raise ValueError(
@@ -115,41 +108,31 @@ class InterleavedModule(lightning.LightningModule):
         super().__init__()
         self.model = model
         self.loss = loss
-        self.weight = weight
-        self.objective: Any = objective
         self.method: Method | None = "published" if method is None and objective is not None else method
         self.calibrated_loss: CalibratedLoss | None = None
-        if self.method == "temperature" and weight != 1:
-            raise ValueError("method 'temperature' has no weight: leave it out, or choose 'published' or 'head'")
         if self.method is not None:
             self.calibrated_loss = CalibratedLoss(
-                model, self.method, objective=objective, weight=None if method == "temperature" else weight,
-                loss=self._training_loss, ignore_index=getattr(loss, "ignore_index", -100),
+                model, self.method, objective=objective, weight=weight, loss=self._training_loss, batchnorm=batchnorm,
+                ignore_index=getattr(loss, "ignore_index", -100),
             )  # fmt: skip
-            self.calibrated_loss.batchnorm = batchnorm or self.calibrated_loss.batchnorm
-            self.calibrated_loss.guard.told_of_epochs = True
             self.calibrated_loss.reminder.on = False  # fit calls finish()
-            self.objective = self.calibrated_loss.objective
+        self.objective: Any = None if self.calibrated_loss is None else self.calibrated_loss.objective
         self._make_optimizer = optimizer
         if optimizer is None:  # without this attribute Tuner.lr_find says that there is no learning rate to set
             self.learning_rate = learning_rate
         self._make_scheduler = scheduler
-        self._scheduler_interval = scheduler_interval
         self.history: list[dict[str, float]] = []
         self.finished: Finished | None = None
-        self.training_scores, self.evaluation_scores = EpochScores(), EpochScores()
+        self.training_scores, self.evaluation_scores = ScoreSums(), ScoreSums()
         self._validation: dict[str, float] = {}
         self._is_finished = True
-        self._of_checkpoint: float | None = None  # best temperature for the held-out data, in an unfinished checkpoint
         self._loaders: list[dict[str, Any]] = []
         self._random_before_validation: RandomState | None = None
 
     @property
     def temperature(self) -> float:
         """Current divisor of the logits: 1 without the method ``"temperature"``, and again after ``fit``."""
-        if self.calibrated_loss is None:
-            return 1.0
-        return self._of_checkpoint or self.calibrated_loss.temperature
+        return 1.0 if self.calibrated_loss is None else self.calibrated_loss.temperature
 
     def forward(self, inputs: Any) -> Tensor:
         """The logits of a batch of inputs, divided by the temperature while the method has one."""
@@ -179,12 +162,12 @@ class InterleavedModule(lightning.LightningModule):
     def on_train_epoch_start(self) -> None:
         """Reset the scores, and forget epochs that are trained again."""
         self._validation = {}
-        self.training_scores.reset()
+        self.training_scores = ScoreSums()
         self.history = [entry for entry in self.history if entry["epoch"] < self.current_epoch]
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Note that there is something to finish."""
-        self._is_finished, self._of_checkpoint = False, None
+        self._is_finished = False
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss of the training batch, plus the weighted objective of the held-out batch where there is one."""
@@ -192,14 +175,15 @@ class InterleavedModule(lightning.LightningModule):
         x, y = pair_of(batch)
         if self.calibrated_loss is None:
             logits = self(x)
-            step = Step(self._training_loss(logits, y), logits, None)
+            step, weight = Step(self._training_loss(logits, y), logits, None), 0.0
         else:
             step = self.calibrated_loss.step(x, y, *((None, None) if held_out is None else pair_of(held_out)))
-        self.training_scores.add(self._checked(step.logits, y), step.loss)
-        if step.objective is None:
-            return step.loss
-        self.training_scores.add_objective(step.objective)
-        return step.loss + self.weight * step.objective
+            weight = self.calibrated_loss.weight
+        data = self._checked(step.logits, y)
+        self.training_scores.add(data)
+        if self.loss is not None:
+            self.training_scores.add_value(step.loss, len(data.target) if data.mask is None else data.mask.sum())
+        return step.loss if step.objective is None else step.loss + weight * step.objective
 
     def _parts(self, batch: Any) -> tuple[Any, Any]:
         if isinstance(batch, InterleavedBatch):
@@ -214,7 +198,8 @@ class InterleavedModule(lightning.LightningModule):
 
     def _training_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         if self.loss is None:
-            return cross_entropy(self._checked(logits, target))
+            data = self._checked(logits, target)
+            return cross_entropy(data.logits, marked_target(data))
         return loss_or_zero(self.loss, logits, target)
 
     def _checked(self, logits: Tensor, target: Tensor) -> Classification:
@@ -228,55 +213,58 @@ class InterleavedModule(lightning.LightningModule):
         self._random_before_validation = random_state() if may_validate else None
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and self.global_step % every == 0:
-            self._log("train", self.training_scores.values(across_ranks=False), on_step=True)
+            values = self._values(self.training_scores.running())
+            if self.calibrated_loss is not None:
+                held_out = self.calibrated_loss.guard.held_out.running("log")
+                values |= {"objective": held_out.value, "silent": held_out.silent} if held_out.values else {}
+            self._log("train", values, on_step=True)
 
     def on_train_epoch_end(self) -> None:
         """Log the epoch and add it to the history."""
         self._random_before_validation = None
-        values = self.training_scores.values()
+        values = self._values(self.training_scores.since())
         if not values:
             return
         if self.calibrated_loss is not None:
-            values |= self.calibrated_loss.guard.close_epoch()
+            values |= self.calibrated_loss.guard.since_log()
         if self.method == "temperature":
             values["temperature"] = self.temperature
         self.history.append({"epoch": self.current_epoch} | self._named("train", values) | self._validation)
         self._log("train", values)
 
     def on_validation_epoch_start(self) -> None:
-        """Reset the scores."""
-        self.evaluation_scores.reset()
+        """Begin new scores."""
+        self.evaluation_scores = ScoreSums()
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
         """Score a batch of any loader, and return its logits and target (or -100) for callbacks."""
         data = self._evaluate(batch)
-        target = data.target if data.mask is None else torch.where(data.mask, data.target, -100)
-        return {"logits": data.logits, "target": target}
+        return {"logits": data.logits, "target": marked_target(data)}
 
     def _evaluate(self, batch: Any) -> Classification:
         x, y = pair_of(batch)
         data = self._checked(self(x), y)
-        self.evaluation_scores.add(data, cross_entropy(data))
+        self.evaluation_scores.add(data)
         return data
 
     def on_validation_epoch_end(self) -> None:
         """Log the scores, compare them with held-out ones, and restore the random state of training."""
-        values = self.evaluation_scores.values()
+        scores = self.evaluation_scores.since()
+        values = self._values(scores)
         self._log("validation", values)
         if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
             if self.calibrated_loss is not None and values:
-                new = BatchScores(self.evaluation_scores.counted(), values["accuracy"], values["loss"], math.nan)
                 loader = getattr(self.trainer.train_dataloader, "calibration_loader", None)
                 dropout = self.method != "temperature" and has_dropout(self.model)
-                self.calibrated_loss.guard.compare_evaluation(new, loader, dropout=dropout)
+                self.calibrated_loss.guard.compare_evaluation(scores, loader, dropout=dropout)
             self._validation = self._named("validation", values)
         if self._random_before_validation is not None:
             set_random_state(self._random_before_validation)
             self._random_before_validation = None
 
     def on_test_epoch_start(self) -> None:
-        """Reset the scores."""
-        self.evaluation_scores.reset()
+        """Begin new scores."""
+        self.evaluation_scores = ScoreSums()
 
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Add a batch to the scores of the test; several loaders are scored as one set."""
@@ -284,7 +272,7 @@ class InterleavedModule(lightning.LightningModule):
 
     def on_test_epoch_end(self) -> None:
         """Log the scores."""
-        self._log("test", self.evaluation_scores.values())
+        self._log("test", self._values(self.evaluation_scores.since()))
 
     def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """The logits of inputs, which may come with their target."""
@@ -300,8 +288,14 @@ class InterleavedModule(lightning.LightningModule):
         if self._make_scheduler is None:
             return optimizer
         made = self._make_scheduler(optimizer)
-        scheduler: Any = {"scheduler": made, "interval": self._scheduler_interval, "monitor": "validation_nll"}
+        scheduler: Any = {"monitor": "validation_nll"} | (made if isinstance(made, dict) else {"scheduler": made})
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+    def _values(self, scores: BatchScores) -> dict[str, float]:
+        """Scores for a log; empty before the first sample."""
+        if not scores.samples:
+            return {}
+        return {"loss": scores.value if scores.values else scores.nll, "accuracy": scores.accuracy, "ece": scores.ece}
 
     def _log(self, stage: str, values: Mapping[str, float], *, on_step: bool = False) -> None:
         for name, value in values.items():
@@ -321,7 +315,7 @@ class InterleavedModule(lightning.LightningModule):
         """Calibrate the model of an unfinished checkpoint, as ``fit`` does, and compare with ``new`` batches."""
         if self.calibrated_loss is None:
             raise ValueError("there is no method, so there is nothing to finish: pass method= to the classifier")
-        self._is_finished, self._of_checkpoint = True, None
+        self._is_finished = True
         self.finished = self.calibrated_loss.finish(held_out, new)
         return self.finished
 
@@ -352,9 +346,9 @@ class InterleavedModule(lightning.LightningModule):
             return
         self.calibrated_loss.load_state_dict(saved["losses"][self.global_rank % len(saved["losses"])])
         self._is_finished = saved["is_finished"]
-        self._of_checkpoint = None
         if self.method == "temperature" and not self._is_finished and not is_fitting:
-            self._of_checkpoint = self.calibrated_loss.loop.best
+            loop = self.calibrated_loss.loop
+            loop.log_temperature = math.log(loop.best)
             warn(
                 "this checkpoint was saved before the end of fit: the classifier divides its logits by the temperature "
                 f"that was best then, {self.temperature:.3g}, but classifier.model does not. To calibrate it call "

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from calibrant import inputs
 from calibrant.training.calibrated_loss import CalibratedLoss, Finished
-from calibrant.training.forward import ScoreSums, evaluating, logits_in, logits_of, pair_of
-from calibrant.training.guard import warn
+from calibrant.training.forward import ScoreSums, logits_in, pair_of
 from calibrant.training.held_out import warn_of_loaders
-from calibrant.training.interleave import SAME, Stream, gives_ranks_the_same, kept_random_state
+from calibrant.training.interleave import SAME, Passes, gives_ranks_the_same, kept_random_state
 from calibrant.training.lightning_data import loader_states, moved, of_ranks, on_training_device, restore_loader
 from calibrant.training.output_layer import divide, find_output
 from calibrant.training.temperature_loop import refined_nll
@@ -26,17 +25,14 @@ class TemperatureInTheLoop(Callback):
     """Train any LightningModule on logits divided by a temperature that is fitted to held-out data.
 
     The module computes its own loss from its own logits. This callback finds the layer that makes them, by a forward
-    pass ``module(inputs)``, and divides the output of that layer by the temperature T of
-    :class:`calibrant.training.CalibratedLoss` while the module trains, so that loss, validation and metrics see divided
-    logits. After ``fit``, T is fitted once more, to all held-out data, and folded into the layer: the module itself is
-    then calibrated. See ``docs/lightning.md`` for what is logged and what the guard compares.
+    pass ``module(inputs)``, and divides what it makes by the temperature of :class:`calibrant.training.CalibratedLoss`
+    while the module trains. After ``fit`` the module itself is calibrated. See ``docs/lightning.md``.
 
     Args:
         held_out: Batches ``(inputs, target)`` of data that are not trained on; iterated more than once. If the loader
             shuffles, it must draw from torch's global generator; the random state of training is not affected.
         every: Use a held-out batch every k-th training batch.
         ignore_index: Label of samples to ignore.
-        seed: Seed of the order of held-out samples.
 
     Attributes:
         finished: Temperature, its standard error and scores on the held-out data, at the end of ``fit``; None before.
@@ -48,17 +44,16 @@ class TemperatureInTheLoop(Callback):
         >>> trainer = Trainer(callbacks=[TemperatureInTheLoop(held_out)], accelerator="cpu", logger=False)
     """
 
-    def __init__(self, held_out: Iterable[Any], *, every: int = 4, ignore_index: int = -100, seed: int = 0) -> None:
+    def __init__(self, held_out: Iterable[Any], *, every: int = 4, ignore_index: int = -100) -> None:
         if isinstance(held_out, Iterator) or not isinstance(held_out, Iterable):
             raise TypeError(f"the held-out loader must be iterable more than once, got {type(held_out).__name__}")
         inputs.check_count("every", every)
         self.held_out = held_out
         self.every = every
         self.ignore_index = ignore_index
-        self.seed = seed
         self.finished: Finished | None = None
         self._loss: CalibratedLoss | None = None
-        self._stream = Stream(lambda: held_out, seed, 1)
+        self._stream = Passes(held_out, seed=0)
         self._saved: dict[str, Any] | None = None
         self._is_finished = False
         self._is_due = False
@@ -85,23 +80,23 @@ class TemperatureInTheLoop(Callback):
     def _begin(self, trainer: Trainer, module: LightningModule) -> None:
         if self._loss is not None:
             self._loss.detach()
-        place = {} if self._saved is None else self._saved["stream"]
+        self._stream = Passes(self.held_out, seed=0)
         with kept_random_state():
-            self._stream = Stream(lambda: self.held_out, self.seed, 1, **place)
             first = next(iter(self._stream.whole_pass()), None)
         if first is None:
             raise ValueError("the held-out loader gave no batch: give it more data or set drop_last=False")
         self._loss = CalibratedLoss(module, every=self.every, ignore_index=self.ignore_index)
-        self._loss.guard.told_of_epochs = True
         if self._saved is not None:
             self._loss.load_state_dict(self._saved["loss"])
+            self._stream.load_state_dict(self._saved["stream"])
         self._saved = None
-        self._loss.attach(_maker(trainer, module, first, "a held-out batch"))
+        x, _ = pair_of(moved(trainer, first), "a held-out batch")
+        with trainer.precision_plugin.forward_context():
+            self._loss.attach(x)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Run a held-out batch forward if it is due, and move the temperature."""
         assert self._loss is not None  # noqa: S101 (set when training started)
-        self._forget_logits()
         self._is_due = self._loss.is_due()
         if self._is_due:
             x, y = pair_of(moved(trainer, self._stream.next_batch()), "a held-out batch")
@@ -118,19 +113,9 @@ class TemperatureInTheLoop(Callback):
 
     def _seen(self, batch: Any) -> tuple[Tensor, Tensor] | None:
         """Take the logits that the module has just made, and their target, if the batch is ``(inputs, target)``."""
-        logits = self._forget_logits()
-        if logits is None or not isinstance(batch, list | tuple) or len(batch) != 2:
-            return None
-        target = batch[1]
-        fits = isinstance(target, Tensor) and not target.is_floating_point() and target.dim() > 0
-        return (logits, target) if fits and logits.shape[:1] + logits.shape[2:] == target.shape else None
-
-    def _forget_logits(self) -> Tensor | None:
-        """Logits of the latest pass, which are returned once."""
         if self._loss is None or self._loss.divided is None:
             return None
-        logits, self._loss.divided.latest = self._loss.divided.latest, None
-        return logits
+        return self._loss.divided.take(batch[1] if isinstance(batch, list | tuple) and len(batch) == 2 else None)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Reset the scores."""
@@ -149,15 +134,15 @@ class TemperatureInTheLoop(Callback):
         """Compare with held-out data; there are none yet in Lightning's sanity check before training."""
         if self._loss is None or self._loss.divided is None or trainer.sanity_checking:
             return
-        new, _ = self._validation.since("start")
-        if new is not None:
+        new = self._validation.since()
+        if new.samples:
             self._loss.guard.compare_evaluation(new, self.held_out, dropout=False)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the scores of the epoch."""
         if self._loss is None:
             return
-        for name, value in (self._loss.guard.close_epoch() | {"temperature": self.temperature}).items():
+        for name, value in (self._loss.guard.since_log() | {"temperature": self.temperature}).items():
             pl_module.log(f"train_{name}", value, sync_dist=True)  # the same on all ranks, which Lightning cannot know
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -177,17 +162,6 @@ class TemperatureInTheLoop(Callback):
         if self._loss is not None:
             self._loss.detach()
 
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Warn about weights saved before the end of ``fit``, which are not divided by T."""
-        if (path := trainer.ckpt_path) is None:
-            return
-        saved = torch.load(path, map_location="cpu", weights_only=True).get("callbacks", {}).get(self.state_key, {})
-        if saved and not saved["is_finished"]:
-            warn(
-                f"the weights of {path} were saved before the end of fit and are not divided by the temperature: for "
-                "calibrated ones call calibrant.training.CalibratedLoss(module).finish(held_out_loader) after loading"
-            )
-
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add the position of the train loader."""
         checkpoint[LOADERS] = loader_states(trainer)
@@ -200,7 +174,7 @@ class TemperatureInTheLoop(Callback):
         """The temperature and everything else needed to continue."""
         if self._loss is None:
             return {}
-        states = {"loss": self._loss.state_dict(), "stream": self._stream.place}
+        states = {"loss": self._loss.state_dict(), "stream": self._stream.state_dict()}
         temperature = 1.0 if self._is_finished else self._loss.loop.best
         return states | {"temperature": temperature, "is_finished": self._is_finished}
 
@@ -214,13 +188,11 @@ class TemperatureInTheLoop(Callback):
 class StopAfterTemperature(Callback):
     """Stop when the validation log loss after temperature scaling no longer improves, and keep the best weights.
 
-    The validation loss often rises because a network becomes over-confident, while its predictions still get better.
-    At every validation this callback logs the log loss after the best temperature, ``validation_refined_nll``, and
-    keeps the weights of the best validation in memory and in checkpoints. At the end of ``fit`` it puts them back.
-
-    The logits are those that ``validation_step`` returns in a mapping with ``"logits"`` and ``"target"``, as in
-    ``InterleavedModule``. Otherwise they come from a second call ``module(inputs)`` on batches ``(inputs, target)``.
-    Every process keeps the logits of all validation samples in memory.
+    At every validation it logs ``validation_refined_nll``, and keeps the weights of the best one in memory and in
+    checkpoints; at the end of ``fit`` it puts them back. The logits are those that ``validation_step`` returns in a
+    mapping with ``"logits"`` and ``"target"``. Otherwise they come from a second call ``module(inputs)`` on batches
+    ``(inputs, target)``. Every process keeps the logits of all validation samples in memory. The method is that of
+    Berta, Holzmüller, Jordan, Bach, "Rethinking Early Stopping: Refine, Then Calibrate", 2025.
 
     Args:
         patience: Validations without improvement after which training stops; None to train to the end and only keep
@@ -233,9 +205,6 @@ class StopAfterTemperature(Callback):
         temperature_: Temperature of the best validation.
         best_score_: Log loss of the best validation after its temperature.
         best_epoch_: Epoch of the best validation, counted from 0.
-
-    References:
-        Berta, Holzmüller, Jordan, Bach, "Rethinking Early Stopping: Refine, Then Calibrate", 2025.
 
     Example:
         >>> from lightning import Trainer
@@ -339,8 +308,10 @@ class StopAfterTemperature(Callback):
             loader: Any = trainer.val_dataloaders if self.loader is None else self.loader
             with kept_random_state():
                 first = next(iter(loader[0] if self.loader is None and isinstance(loader, list) else loader))
-            maker = _maker(trainer, pl_module, first, "a validation batch")
-            divide(pl_module, maker, self.temperature_, maker)
+            x, _ = pair_of(moved(trainer, first), "a validation batch")
+            with trainer.precision_plugin.forward_context():
+                output = find_output(pl_module, x)
+            divide(pl_module, output, self.temperature_, output)
 
     def state_dict(self) -> dict[str, Any]:
         """The best validation so far, with its weights."""
@@ -355,10 +326,3 @@ class StopAfterTemperature(Callback):
         self.best_epoch_, self._waited = state_dict["best_epoch"], state_dict["waited"]
         self._weights = state_dict["weights"]
         self._resumes = True
-
-
-def _maker(trainer: Trainer, module: LightningModule, batch: Any, what: str) -> nn.Module:
-    """The layer of a module that makes the logits, or the module that returns them."""
-    x, _ = pair_of(moved(trainer, batch), what)
-    with kept_random_state(), evaluating(module), trainer.precision_plugin.forward_context():
-        return find_output(module, lambda: logits_of(module, x))

@@ -1,34 +1,23 @@
-"""What a run under Lightning reads and counts: interleaved data, their position in checkpoints, scores of an epoch."""
+"""What a run under Lightning reads: interleaved data, and their position in checkpoints."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import lightning
-import torch
 import torch.distributed as dist
 from lightning import Trainer
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from calibrant.losses import checks
-from calibrant.losses.checks import Classification, Pairs
-from calibrant.metrics.streaming import StreamingECE
 from calibrant.training.held_out import EvenBatches, Labels, interleaved_split
 from calibrant.training.interleave import InterleavedLoader, interleave
-
-# Number of batches that are summed up together, so that there is hardly any waiting for an accelerator.
-WAITING = 32
-MOST_SAMPLES = 2**16  # a batch of dense predictions has many
 
 
 class InterleavedDataModule(lightning.LightningDataModule):
     """Hold out a part of the training data, and load it alongside the rest.
 
     The order of the samples depends only on ``seed`` and the epoch. W processes with batches of B together see the
-    batches that one process with batches of W times B sees. If W does not divide the number of training samples, up to
-    W - 1 of them are seen twice in an epoch; evaluation sees every sample once. The sizes of calibration batches on a
-    process differ by at most one.
+    batches that one process with batches of W times B sees. Evaluation sees every sample once.
 
     Args:
         train: Training data; samples are ``(inputs, target)``.
@@ -134,15 +123,11 @@ class InterleavedDataModule(lightning.LightningDataModule):
 class _OnceEach(DistributedSampler[Any]):
     """Every W-th sample in order. Torch's sampler repeats some to give all ranks as many; scores would count them."""
 
-    def __init__(self, dataset: Dataset[Any], replicas: int, rank: int) -> None:
-        super().__init__(dataset, replicas, rank, shuffle=False)
-        self.indices = range(rank, len(dataset), replicas)  # type: ignore[arg-type]  # raises without a length
-
     def __iter__(self) -> Iterator[int]:
-        return iter(self.indices)
+        return iter(range(self.rank, len(self.dataset), self.num_replicas))  # type: ignore[arg-type]
 
     def __len__(self) -> int:
-        return len(self.indices)
+        return len(range(self.rank, len(self.dataset), self.num_replicas))  # type: ignore[arg-type]
 
 
 def loader_states(trainer: Any) -> list[dict[str, Any]]:
@@ -188,69 +173,3 @@ def of_ranks(trainer: Any, state: Any) -> list[Any]:
     states: list[Any] = [None] * trainer.world_size
     dist.all_gather_object(states, state)
     return states
-
-
-class EpochScores(StreamingECE):
-    """Scores of an epoch so far, on this rank or on all; ECE follows the paper's convention."""
-
-    totals: Tensor
-
-    def __init__(self) -> None:
-        super().__init__(20, "paper", takes="confidence")
-        # Loss times samples; sum of objective values, their number, and the number of silent ones.
-        self.add_state("totals", torch.zeros(4, dtype=torch.float64), dist_reduce_fx="sum")
-        self._waiting: list[tuple[Pairs, Tensor]] = []
-        self._objectives: list[Tensor] = []
-
-    # The growing lists would make torch.compile recompile every step.
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    @torch.no_grad()
-    def add(self, data: Classification, loss: Tensor) -> None:
-        """Add a batch and its mean loss, which may be NaN if no sample counts."""
-        self._waiting.append((checks.top_label_pairs(data), loss.detach()))
-        if len(self._waiting) == WAITING or sum(pairs.confidence.numel() for pairs, _ in self._waiting) > MOST_SAMPLES:
-            self._sum_up()
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def add_objective(self, value: Tensor) -> None:
-        """Add the objective of a calibration batch; at 0 it is silent."""
-        self._objectives.append(value.detach())
-
-    def values(self, *, across_ranks: bool = True) -> dict[str, float]:
-        """Means so far; empty before the first sample, and without an objective before its first value."""
-        self._sum_up()
-        with self.sync_context(should_sync=across_ranks):
-            samples, table = int(self.samples), self.table()
-            loss, objective, batches, silent = self.totals.tolist()
-        if samples == 0:
-            return {}
-        accuracy = float(table.right.sum()) / samples
-        scores = {"loss": loss / samples, "accuracy": accuracy, "ece": table.error()}
-        return scores | ({"objective": objective / batches, "silent": silent / batches} if batches else {})
-
-    def counted(self) -> int:
-        """Samples so far, on all ranks."""
-        self._sum_up()
-        with self.sync_context():
-            return int(self.samples)
-
-    def _sum_up(self) -> None:
-        kept = []
-        for pairs, _ in self._waiting:
-            rows = slice(None) if pairs.mask is None else pairs.mask
-            kept.append((pairs.confidence[rows], pairs.correct[rows]))
-        if kept:
-            losses = torch.stack([loss for _, loss in self._waiting]).to(self.totals)
-            counts = torch.tensor([len(confidence) for confidence, _ in kept]).to(self.totals)
-            self.totals[0] += torch.where(counts > 0, losses * counts, 0.0).sum()
-            if counts.any():
-                self.update(*(torch.cat(column) for column in zip(*kept, strict=True)))
-        if self._objectives:
-            values = torch.stack(self._objectives).to(self.totals)
-            self.totals[1:] += torch.stack((values.sum(), torch.ones_like(values).sum(), (values == 0).sum()))
-        self._waiting, self._objectives = [], []
-
-    def reset(self) -> None:
-        """Forget everything."""
-        super().reset()
-        self._waiting, self._objectives = [], []

@@ -1,15 +1,15 @@
 """The output layer, which makes the logits: found, and scaled so that the model itself gives calibrated logits."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from calibrant.torch_private import Convolution
-from calibrant.training.forward import logits_in, with_logits
+from calibrant.training.forward import evaluating, logits_in, logits_of, with_logits
+from calibrant.training.interleave import kept_random_state
 
 Layer = nn.Linear | Convolution
 BUFFER = "calibrant_temperature"
@@ -20,12 +20,26 @@ def eagerly() -> Any:
     return torch.compiler.set_stance("force_eager")
 
 
-def find_output(model: nn.Module, run: Callable[[], Tensor]) -> nn.Module:
+@torch.no_grad()
+def find_output(model: nn.Module, x: Any) -> nn.Module:
     """Return the linear or convolutional layer that makes the logits, or the innermost module that returns them.
 
-    ``run`` calls the model, and returns its logits.
+    The model runs once, on a batch of inputs, and is left as it is.
     """
-    made, logits = _outputs(model, run)
+    made: list[tuple[nn.Module, Tensor]] = []  # innermost first
+
+    def keep(module: nn.Module, _: Any, output: Any) -> None:
+        found = getattr(output, "logits", output)
+        if isinstance(found, Tensor):
+            made.append((module, found))
+
+    hooks = [module.register_forward_hook(keep) for module in model.modules()]
+    try:
+        with kept_random_state(), evaluating(model), eagerly():
+            logits = logits_of(model, x)
+    finally:
+        for hook in hooks:
+            hook.remove()
     for module, output in reversed(made):
         # The output of the layer may have an extra dimension of size 1, or another precision.
         is_candidate = isinstance(module, Layer) and output.numel() == logits.numel()
@@ -33,24 +47,6 @@ def find_output(model: nn.Module, run: Callable[[], Tensor]) -> nn.Module:
             return module
     same = (module for module, output in made if output.shape == logits.shape and torch.equal(output, logits))
     return next(same, model)
-
-
-def _outputs(model: nn.Module, run: Callable[[], Tensor]) -> tuple[list[tuple[nn.Module, Tensor]], Tensor]:
-    """Output of each module, innermost first, and the logits."""
-    made: list[tuple[nn.Module, Tensor]] = []
-
-    def keep(module: nn.Module, _: Any, output: Any) -> None:
-        logits = getattr(output, "logits", output)
-        if isinstance(logits, Tensor):
-            made.append((module, logits.detach()))
-
-    hooks = [module.register_forward_hook(keep) for module in model.modules()]
-    try:
-        with torch.no_grad(), eagerly():
-            return made, run().detach()
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def through_layer(layer: nn.Module, run: Callable[[], Tensor]) -> Tensor:
@@ -77,20 +73,13 @@ def can_be_scaled(model: nn.Module, layer: nn.Module | None) -> bool:
 
 
 @torch.no_grad()
-def divide_layer(layer: nn.Module, temperature: float) -> None:
-    """Divide a layer's weight and bias, and so its output, by a temperature, in place."""
-    for weights in layer.parameters(recurse=False):
-        weights.div_(temperature)
-
-
-def divide(model: nn.Module, layer: nn.Module | None, temperature: float, output: nn.Module | None = None) -> Tensor:
-    """Make a model divide its logits, in its last layer if possible, and return the weight or buffer that changed."""
+def divide(model: nn.Module, layer: nn.Module | None, temperature: float, output: nn.Module | None = None) -> None:
+    """Make a model divide its logits, by weight and bias of the layer that makes them, or else its output."""
     if layer is not None and can_be_scaled(model, layer):
-        divide_layer(layer, temperature)
-        return cast(Tensor, layer.weight)
-    scaled = model if output is None else output
-    scale_output(scaled, temperature)
-    return cast(Tensor, getattr(scaled, BUFFER))
+        for weights in layer.parameters(recurse=False):
+            weights.div_(temperature)
+    else:
+        scale_output(model if output is None else output, temperature)
 
 
 def scale_output(model: nn.Module, temperature: float = 1.0) -> None:
@@ -132,21 +121,18 @@ class DividedLogits:
         self.sees: Callable[[Tensor], None] | None = None  # is given the logits of every pass
         # A tensor, since a number that changes would make torch.compile recompile the model.
         self._temperature = torch.ones((), dtype=torch.float64)
-        self._is_on = True
         self._handle = module.register_forward_hook(self._divide)
 
     def set(self, temperature: float) -> None:
         """Divide by another temperature from now on."""
         self._temperature = torch.tensor(temperature, dtype=torch.float64)
 
-    @contextmanager
-    def raw(self) -> Iterator[None]:
-        """Leave the logits as they are."""
-        self._is_on = False
-        try:
-            yield
-        finally:
-            self._is_on = True
+    def take(self, target: Any) -> tuple[Tensor, Tensor] | None:
+        """The logits of the last pass, once, with a target if it holds one class for each of them."""
+        logits, self.latest = self.latest, None
+        if logits is None or not isinstance(target, Tensor) or target.is_floating_point() or not target.dim():
+            return None
+        return (logits, target) if logits.shape[:1] + logits.shape[2:] == target.shape else None
 
     def remove(self) -> None:
         """Leave the logits as they are from now on."""
@@ -154,8 +140,6 @@ class DividedLogits:
         self.latest = None
 
     def _divide(self, module: nn.Module, given: Any, output: Any) -> Any:
-        if not self._is_on:
-            return output
         logits = logits_in(output) / self._temperature
         if self.sees is not None:
             self.sees(logits)

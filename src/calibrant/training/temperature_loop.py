@@ -1,19 +1,19 @@
 """The temperature in the loop: a number that is fitted to held-out data while a network trains, and once more after."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from calibrant import distributed
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification
 from calibrant.posthoc.scaling import TemperatureError, best_temperature, standard_error, temperature_or_one
-from calibrant.training.forward import batches_for, evaluating, finite_samples, joined, logits_of, spread
+from calibrant.training.forward import scores_of
 from calibrant.training.guard import (
     BEYOND_CHANCE,
     FEWEST_SEEN,
@@ -22,7 +22,6 @@ from calibrant.training.guard import (
     Guard,
     look_like_probabilities,
 )
-from calibrant.training.output_layer import find_output
 
 # A temperature beyond e^±40 means that the logits have no scale.
 FARTHEST = 40.0
@@ -49,9 +48,6 @@ UNSURE = 0.25
 # Where this share of samples is right, a best temperature below this one, by more than chance, is that of samples the
 # network was trained on, unless it was trained briefly or with a loss that makes it unsure.
 SAME_SHARE, SAME_TEMPERATURE = 0.95, 0.7
-# Logits of this size, in a network that is no better than chance, are those of a training that has diverged.
-HUGE = 1e4
-ROWS = 2**14  # per piece, so that double precision does not take twice the memory of all logits
 
 
 class _Entry(NamedTuple):
@@ -91,12 +87,13 @@ class TemperatureLoop:
     patience = 0.3  # share of the steps so far without a new minimum after which T moves; 0 lets it move at once
 
     def __init__(self) -> None:
-        self._begin(trained_at=0.0, largest_logit=0.0)
+        self.largest_logit = 0.0
+        self.restart(trained_at=0.0)
 
-    def _begin(self, trained_at: float, largest_logit: float) -> None:
+    def restart(self, trained_at: float) -> None:
+        """Begin again after the network was divided; ``trained_at`` is the log of its temperature in training."""
         self.over_fits = False
         self.log_temperature = 0.0
-        self.largest_logit = largest_logit
         self.prior = trained_at  # what trained_at() returns until the first held-out logits
         self._entries: list[_Entry] = []
         self._fresh = 0
@@ -104,10 +101,6 @@ class TemperatureLoop:
         self._log_loss = self._lowest = math.inf
         self._lowest_at = 0
         self._has_learned = False
-
-    def restart(self, trained_at: float) -> None:
-        """Begin again after the network was divided; ``trained_at`` is the log of its temperature in training."""
-        self._begin(trained_at, self.largest_logit)
 
     @property
     def temperature(self) -> float:
@@ -242,76 +235,20 @@ def refined_nll(logits: Tensor, target: Tensor) -> tuple[float, float]:
         (0.5623, 3.641)
     """
     finite = logits.isfinite()
-    if not finite.all():
-        # Ignored samples may hold anything: classification() sets their logits to 0.
-        if checks.classification((~finite).float(), target).logits.any():
-            return math.inf, 1.0
-        logits = torch.where(finite, logits, 0.0)
-    data = checks.classification(logits, target)
-    rows, labels = (data.logits, data.target) if data.mask is None else (data.logits[data.mask], data.target[data.mask])
+    data = checks.classification(torch.where(finite, logits, 0.0), target)
+    # Ignored samples may hold anything: classification() sets their logits to 0.
+    if not finite.all() and checks.classification((~finite).float(), target).logits.any():
+        return math.inf, 1.0
+    rows, labels, _ = counted(data, None)
     if not len(rows):
         raise ValueError("the validation data has no labels: every target is -100")
     temperature = temperature_or_one(rows, labels)
-    pieces = zip(rows.split(ROWS), labels.split(ROWS), strict=True)
-    total = sum(float(F.cross_entropy(piece.double() / temperature, part, reduction="sum")) for piece, part in pieces)
-    return total / len(rows), temperature
+    return scores_of(rows.double() / temperature, labels).nll, temperature
 
 
 def shrunk(log_temperature: float, toward: float, error: float) -> float:
     """Posterior mean of an estimate with a normal error and a normal prior around ``toward`` of deviation SPREAD."""
     return toward + (log_temperature - toward) * SPREAD**2 / (SPREAD**2 + error**2)
-
-
-class Predicted(NamedTuple):
-    """Logits, target and weights of samples of all ranks, on the CPU, and the output layer that makes the logits."""
-
-    logits: Tensor
-    target: Tensor
-    weight: Tensor | None
-    layer: nn.Module | None
-
-
-@torch.no_grad()
-def predicted(
-    model: nn.Module, batches: Iterable[Any], layer: nn.Module | None, guard: Guard, *, multi_label: bool,
-    ignore_index: int,
-) -> Predicted:  # fmt: skip
-    """Predict batches ``(x, y)`` or ``(x, y, weight)`` with the final network; find the output layer if it is None.
-
-    Samples whose logits are infinite or NaN are left out, with a warning.
-    """
-    parts: list[Classification] = []
-    weights: list[Tensor | None] = []
-    left_out = 0
-    with evaluating(model):
-        for x, y, weight in batches_for(model, batches, "finish"):
-            if layer is None and not parts:
-                layer = find_output(model, lambda x=x: logits_of(model, x))  # type: ignore[misc]
-            data, count = finite_samples(logits_of(model, x), y, multi_label=multi_label, ignore_index=ignore_index)
-            parts.append(data)
-            left_out += count
-            weights.append(None if weight is None else spread(weight.to(data.logits.device), len(data.target)))
-    known = [weight for weight in weights if weight is not None]
-    if known and len(known) < len(parts):
-        raise ValueError(f"{len(known)} of {len(parts)} batches have weights: give all of them or none")
-    logits, target, weight = gathered(joined(parts), torch.cat(known) if known else None)
-    if distributed.is_distributed():
-        left_out = int(distributed.sum_across_ranks(torch.tensor(left_out, device=parts[0].logits.device)))
-    if left_out and not len(target):
-        raise ValueError(
-            f"the final network's logits are infinite or NaN on all {left_out} samples, so there is nothing to "
-            f"calibrate: {GO_BACK}"
-        )
-    if left_out:
-        guard.warn(
-            "not finite",
-            f"the final network's logits are infinite or NaN on {left_out} of {left_out + len(target)} samples, which "
-            "are left out: run finish() in float32 or bfloat16 if they overflow in float16, check the inputs of these "
-            f"samples, or, if training has diverged, {GO_BACK}",
-        )
-    if weight is not None and not weight.any():
-        raise ValueError("every weight is 0, so there is nothing to calibrate on: give some sample a weight")
-    return Predicted(logits, target, weight, layer)
 
 
 def final_temperature(
@@ -347,8 +284,7 @@ def final_temperature(
 def _why_unsolved(logits: Tensor, target: Tensor, guard: Guard) -> tuple[str, str]:
     """Why samples do not determine a temperature, and what to do."""
     right = float((logits.argmax(1) == target).double().mean())
-    is_huge = right < 1 and len(logits) > 0 and float(logits.abs().max()) > HUGE
-    if is_huge or guard.warnings_.keys() & {"diverged", "not finite", "collapse", "fell"}:
+    if guard.warnings_.keys() & {"not finite", "final not finite", "collapse", "fell"}:
         return "training has diverged", GO_BACK
     if len(target) < FEWEST:
         return f"{FEWEST} are the fewest", "hold out more data"
@@ -375,12 +311,18 @@ def _entropy(target: Tensor, weight: Tensor | None) -> float:
 
 def gathered(data: Classification, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """The samples that count, of all ranks, on the CPU."""
-    logits, target, mask = data.logits, data.target, data.mask
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        logits, target = data.logits, data.target
         weights = torch.ones_like(logits[:, 0]) if weight is None else weight.to(logits.dtype)
-        columns, mask = distributed.gather_samples((*logits.T, target.to(logits.dtype), weights), mask)
-        logits, target = torch.stack(columns[:-2], 1), columns[-2].long()
+        columns, mask = distributed.gather_samples((*logits.T, target.to(logits.dtype), weights), data.mask)
+        data = Classification(torch.stack(columns[:-2], 1), columns[-2].long(), mask)
         weight = None if weight is None else columns[-1]
-    if mask is not None:
-        logits, target, weight = logits[mask], target[mask], None if weight is None else weight[mask]
-    return logits.detach().cpu(), target.cpu(), None if weight is None else weight.float().cpu()
+    return counted(data, weight)
+
+
+def counted(data: Classification, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The samples that count, on the CPU."""
+    mask = None if data.weight is None else data.mask
+    rows = slice(None) if mask is None else mask
+    weight = None if weight is None else weight[rows].float().cpu()
+    return data.logits[rows].detach().cpu(), data.target[rows].cpu(), weight

@@ -61,7 +61,7 @@ def prepare(configuration: Configuration, folder: Path | None = None) -> Prepare
     fewest = minimum_samples(objective)
     loaders = make_loaders(configuration, data, minimum_samples=fewest)
     classifier = InterleavedModule(
-        first_network(configuration, data), objective, 1.0 if weight is None else weight, method=method.training,
+        first_network(configuration, data), objective, weight, method=method.training,
         loss=loss,
         optimizer=lambda parameters: torch.optim.AdamW(
             parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay
