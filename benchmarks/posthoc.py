@@ -148,7 +148,7 @@ def vector_rows() -> tuple[list[list[str]], list[str]]:
         )  # fmt: skip
         fitted = VectorScaling(strict=True).fit(logits, target)
         best, reached = (
-            nll(logits, target, fitted.scale, fitted.shift),
+            nll(logits, target, fitted.map_.matrix, fitted.map_.shift),
             nll(logits, target, *torch_lbfgs(logits, target)),
         )
         rows.append([

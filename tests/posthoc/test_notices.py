@@ -1,12 +1,13 @@
 """A doubtful fit says what is doubtful, with numbers and a remedy, at the line that calls it."""
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from calibrant.frames import Array
+from calibrant.frames import Array, IndexArray
 from calibrant.posthoc import (
     AutoCalibration,
     ConformalClassifier,
@@ -16,9 +17,9 @@ from calibrant.posthoc import (
     PriorShift,
     TemperatureScaling,
     VectorScaling,
+    fit,
     logits_from_probabilities,
 )
-from calibrant.posthoc.fit import HeldOut
 from calibrant.posthoc.registry import METHODS
 from tests.posthoc.data import notices, overconfident
 from tests.real_data import real
@@ -93,10 +94,8 @@ def test_absent_classes_are_named() -> None:
 
 def test_few_rows_and_harm_are_told_with_numbers() -> None:
     logits, target = overconfident(60, 8, 1.0, seed=5)
-    isotonic = IsotonicCalibration()
-    notices(isotonic, logits, target)
-    harm = isotonic.worse_than_nothing(logits, target)
-    assert harm is not None
+    found = notices(IsotonicCalibration(), logits, target)
+    (harm,) = [text for text in found if "worse than" in text]
     assert "60 samples" in harm
     assert "accuracy" in harm
     assert any("60 samples of 8 classes" in text for text in notices(VectorScaling(), logits, target))
@@ -150,15 +149,18 @@ def test_a_label_that_cannot_be_fitted_is_named() -> None:
         MultiLabelCalibration("platt").fit(torch.randn(20, 2), target, classes=["beach", "night"])
 
 
-def test_one_sample_less_is_not_worse_than_doing_nothing() -> None:
+def test_one_sample_less_is_not_worse_than_doing_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     # 267 of 400 right before, 266 after, where 267 / 400 - 1 / 400 is rounded up.
     logits, target = overconfident(400, 3, 6.0, seed=0)
     chosen = next(k for k in range(400) if logits[k].argmax() == target[k])
 
-    class OneLess(TemperatureScaling):
-        def cross_fitted(self, data: HeldOut, folds: int = 5) -> Array:
-            rows = super().cross_fitted(data, folds)
-            rows[chosen] = np.roll(rows[chosen], 1)
-            return rows
+    found = fit.out_of_fold
 
-    assert OneLess().fit(logits, target).worse_than_nothing(logits, target) is None
+    def one_less(*given: Any) -> tuple[Array, IndexArray]:
+        rows, places = found(*given)
+        place = np.flatnonzero(places == chosen)
+        rows[place] = np.roll(rows[place], 1, axis=1)
+        return rows, places
+
+    monkeypatch.setattr(fit, "out_of_fold", one_less)
+    assert TemperatureScaling().fit(logits, target).worse_than_nothing(logits, target) is None

@@ -21,7 +21,7 @@ from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.saved import KEY, read_header
 from tests.posthoc.data import CALIBRATORS, FIT, TARGET, TEST
 
-MAKERS: dict[str, Callable[[], Fitted]] = {
+MAKERS: dict[str, Callable[[], Any]] = {
     **CALIBRATORS,
     "conformal": ConformalClassifier,
     "raps": lambda: ConformalClassifier("raps", 0.2, penalty="tune", rank="tune", seed=3),

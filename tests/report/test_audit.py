@@ -55,7 +55,7 @@ def test_the_order_of_the_rows_does_not_change_the_repair(columns: int) -> None:
         repair = report.audit("model", given, draws=10).repair
         assert repair is not None
         halves.append(repair.predictions.confidence.reshape(200, columns)[order.argsort()])
-    np.testing.assert_allclose(*halves, rtol=1e-6)
+    np.testing.assert_allclose(halves[0], halves[1], rtol=1e-6)
 
 
 def test_the_method_with_the_lowest_log_loss_is_the_repair() -> None:

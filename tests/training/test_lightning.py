@@ -230,7 +230,9 @@ def test_scores_are_summed_in_double_whatever_the_precision(precision: str, tmp_
     module = linear()
     source = InterleavedDataModule(pairs(), validation=pairs(), batch_size=20)
     trainer(tmp_path, max_epochs=2, precision=precision).fit(module, source)
-    assert module.training_scores._sums.dtype == torch.float64
+    sums = module.training_scores._sums
+    assert sums is not None
+    assert sums.dtype == torch.float64
     assert len(module.history) == 2
     assert 0 <= module.history[-1]["validation_ece"] <= 1
 
