@@ -19,7 +19,7 @@ from calibrant.posthoc.curves import (
     VennAbers,
 )
 from calibrant.posthoc.fit import Calibrator, HeldOut, canonical_order, fold_of, out_of_fold
-from calibrant.posthoc.map import FLOOR, TINY, Logits, Map, Mixed, Mixture
+from calibrant.posthoc.map import FLOOR, TINY, Logits, Map, Mixed, Mixture, evaluated
 from calibrant.posthoc.scaling import StructuredMatrixScaling, StructuredVectorScaling, TemperatureScaling
 from calibrant.posthoc.solvers import mixture_weights
 
@@ -40,7 +40,7 @@ class Rules:
     # With fewer samples a gain within one standard error is not taken at all: .0001.
     rows_of_a_half_gain: int = 100
     # A true class less likely than this over n refutes the predictions as they are, and any gain is taken: .0012 on the
-    # 764 pairs of the arena's fresh tables, of which three have such a class.
+    # 764 pairs of the fresh tables of the arena.
     refuting: float = 0.01
     # With more classes, curves of single classes have too few samples, and take long.
     classes: int = 50
@@ -223,7 +223,8 @@ class AutoCalibration(Calibrator):
         error = math.sqrt(float(share @ (gains - mean) ** 2) / data.count)
         self.gain_ = (mean, mean - 1.96 * error, mean + 1.96 * error)
         if mean - error <= 0:
-            lowest = float(each[0][data.of_target].min())
+            as_they_are = evaluated(lambda xp, rows: xp.softmax(xp.wide(rows)), data.logits)
+            lowest = float(as_they_are[data.of_target].min())
             refuted = mean > 0 and lowest < RULES.refuting / data.count
             half = mean > 0 and data.count >= RULES.rows_of_a_half_gain
             done = "corrected" if refuted else "corrected by half" if half else "kept"
