@@ -198,12 +198,12 @@ def test_the_table_of_the_readme_is_that_of_the_arena() -> None:
             if None not in losses:
                 means[method] = float(np.mean(losses))
         peer = min(loss for method, loss in means.items() if not method.startswith(("calibrant", "nothing")))
-        assert min(means, key=means.__getitem__) == "calibrant: auto"
         found = means["nothing"], means["calibrant: temperature"], peer, means["calibrant: auto"]
-        rows.append([str(len(cases)), *(f"{value:.4f}" for value in found)])
+        lowest = min(found)
+        shown = (f"**{value:.4f}**" if value == lowest else f"{value:.4f}" for value in found)
+        rows.append(" | ".join([str(len(cases)), *shown]))
     text = (DOCS.parent / "README.md").read_text()
-    shown = re.findall(r"^\| (?:networks|tables), .*?\| (.*?) \|$", text.replace("*", ""), flags=re.MULTILINE)
-    assert [row.split(" | ") for row in shown] == rows
+    assert re.findall(r"^\| (?:networks|tables), .*?\| (.*?) \|$", text, flags=re.MULTILINE) == rows
 
 
 def test_the_comparison_on_the_trust_page_is_that_of_the_runs() -> None:
