@@ -109,19 +109,12 @@ def _losses(probabilities: Array, data: HeldOut) -> Array:
 
 
 class AutoCalibration(Calibrator):
-    r"""Mix several methods, with the weights that have the lowest log loss in cross-validation.
+    r"""Mix several methods, with the weights that have the lowest log loss in cross-validation: :doc:`/methods/auto`.
 
     .. math:: \hat p = \sum_m w_m\, \hat p_m, \qquad w \ge 0,\ \sum_m w_m = 1
 
-    Members are the unchanged predictions, temperature scaling, and others by the number of samples and classes, which
-    :doc:`/methods/auto` lists. Every member predicts each sample from a fit without its fold; the weights minimise the
-    log loss of the mixture of these predictions (Wolpert's stacking), with a Dirichlet prior. Then members are fitted
-    again on all samples.
-
-    If the mixture is better than the unchanged predictions in cross-validation, but by less than one standard error, it
-    is mixed with them half and half, unless a true class was so unlikely that the unchanged predictions are refuted. If
-    it is no better, these are kept. A notice says so. The result is deterministic
-    and does not depend on the order of the samples.
+    The result is deterministic and does not depend on the order of the samples. Without clear evidence of a gain, the
+    predictions are corrected by half or kept, and a notice says so.
 
     Args:
         accuracy: ``"keep"`` uses only members that keep the ranking of the classes of every sample, so that no
@@ -133,9 +126,6 @@ class AutoCalibration(Calibrator):
         gain_: Decrease of the log loss in cross-validation, mean and 95 % interval; the weights of each fold come
             from the other folds.
         why_: Why these members were tried, in one sentence.
-
-    References:
-        Wolpert, "Stacked Generalization", Neural Networks, 1992.
 
     Example:
         >>> import numpy as np

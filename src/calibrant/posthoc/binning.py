@@ -45,19 +45,13 @@ def edges_at(found: Ties, places: Array) -> Array:
 
 
 class HistogramBinning(ScoreCalibrator):
-    """Replace a probability by the rate of hits among the held-out samples in its bin.
-
-    Bins are right-closed. A bin without held-out samples gives its middle. Ties are never split, so there can be
-    fewer bins of equal mass than requested.
+    """Replace a probability by the rate of hits among the samples in its bin: :doc:`/methods/histogram`.
 
     Args:
-        bins: Number of bins.
-        mode: ``"equal-mass"``, bins with the same number of samples; or ``"equal-width"``.
+        bins: Number of bins, which are right-closed.
+        mode: ``"equal-mass"``, bins with the same number of samples, apart from ties; or ``"equal-width"``.
         view: ``"top-label"``; or ``"class-wise"``, where samples that share their bins in all classes become identical.
-
-    References:
-        Zadrozny, Elkan, "Obtaining calibrated probability estimates from decision trees and naive Bayesian
-        classifiers", ICML 2001.
+        strict: No mixing with the uniform distribution; see :class:`Calibrator`.
 
     Example:
         >>> import numpy as np
@@ -94,19 +88,7 @@ class HistogramBinning(ScoreCalibrator):
 
 
 class BayesianBinning(ScoreCalibrator):
-    r"""Average histograms of equal mass over the number of bins, weighted by their posterior (BBQ).
-
-    Every number of bins B from :math:`\sqrt[3]{N}/10` to :math:`10\sqrt[3]{N}` is a model. In each of its bins the
-    rate of hits has a Beta prior worth :math:`2/B` samples around the middle of the bin; the marginal likelihood
-    of all bins (the BDeu score) is the weight of the model, and its prediction is the posterior mean
-
-    .. math:: \frac{m_b + \alpha_b}{n_b + 2/B}, \qquad \alpha_b = \frac{2}{B}\, p_b
-
-    with :math:`m_b` hits among :math:`n_b` samples and the middle :math:`p_b`. Models with less than a thousandth of
-    the best one's posterior are left out. The average is stored as one table.
-
-    References:
-        Naeini, Cooper, Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning", AAAI 2015.
+    """Average histograms over the number of bins, weighted by their posterior (BBQ): :doc:`/methods/bbq`.
 
     Example:
         >>> import numpy as np

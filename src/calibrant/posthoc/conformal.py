@@ -153,30 +153,21 @@ def coverage_range(samples: int, alpha: float) -> tuple[float, float]:
 class ConformalClassifier(Fitted):
     r"""Sets of classes that contain the right one with probability at least :math:`1 - \alpha`.
 
-    A score measures how unusual a class is for a sample. With :math:`\hat q` the
-    :math:`\lceil (n+1)(1-\alpha) \rceil`-th smallest score of the right classes of n held-out samples (infinity
-    if that is more than n), the set holds every class whose score is at most :math:`\hat q`. If new samples are
-    exchangeable with the held-out ones, this coverage holds on average over samples, for any model.
+    A set holds every class whose score is at most a threshold :math:`\hat q`, a quantile of the scores of the right
+    classes of held-out samples. If new samples are exchangeable with these, the coverage holds on average over samples,
+    for any model; see :doc:`/methods/conformal`.
 
-    With the probabilities :math:`p` of a sample in descending order, a class of rank r and :math:`U` uniform on [0, 1],
-    a hash of the sample's logits and the seed,
+    With the probabilities :math:`p` of a sample in descending order, the score of a class of rank r is
 
-    - ``"lac"``: :math:`1 - p_y`; the smallest sets on average, which may be empty;
-    - ``"aps"``: :math:`\sum_{j < r} p_j + U p_r`; sets that grow where the sample is hard;
+    - ``"lac"``: :math:`1 - p_r`; the smallest sets on average, which may be empty;
+    - ``"aps"``: :math:`\sum_{j < r} p_j + U p_r` with U uniform on [0, 1], a hash of the logits and the seed; sets that
+      grow where the sample is hard;
     - ``"raps"``: the same plus :math:`\lambda \max(r - k, 0)`, which keeps sets of many classes small;
-    - ``"top-k"``: :math:`r`, not randomised; sets of the same size, with the smallest k that covers enough.
+    - ``"top-k"``: :math:`r`; sets of the same size, with the smallest k that covers enough.
 
-    Coverage holds on average over
-
-    - ``"marginal"``: all samples; some classes or groups may be covered less, others more;
-    - ``"class-conditional"``: the samples of each class, which has its own :math:`\hat q_k`;
-    - ``"group-conditional"``: the samples of each group, which has its own :math:`\hat q_g`. ``fit`` and
-      ``predict_set`` need the group of each sample.
-
-    ``fit`` gives a :class:`~calibrant.posthoc.FitWarning` if samples, of a class or a group, are too few for a
-    threshold or for a certain coverage, or if a class has none. For ONNX, use ``randomized=False`` with APS and RAPS:
-    it cannot hash the bits of a logit. A module takes the position of a group in ``groups_``, as a second argument.
-    :doc:`/methods/conformal` has the details.
+    Coverage holds on average over all samples (``"marginal"``), the samples of each class (``"class-conditional"``), or
+    those of each group (``"group-conditional"``): then ``fit`` and ``predict_set`` need the group of each sample, and a
+    module takes its position in ``groups_`` as a second argument. For ONNX, use ``randomized=False`` with APS and RAPS.
 
     Args:
         score: ``"lac"``, ``"aps"``, ``"raps"`` or ``"top-k"``.
@@ -185,19 +176,13 @@ class ConformalClassifier(Fitted):
         randomized: False replaces U by 1: the sets are not random, and cover more than :math:`1 - \alpha`.
         penalty: :math:`\lambda` of RAPS, or ``"tune"``: the best for the goal ``tune_for``.
         rank: k of RAPS, or ``"tune"``: the rank that the right class exceeds with probability at most alpha.
-            Tuning uses 30 % of the data, drawn by ``seed``, which is then not used for :math:`\hat q`.
+            Tuning uses 30 % of the data, which is then not used for :math:`\hat q`.
         tune_for: Goal of a tuned penalty: ``"size"``, the smallest sets; or ``"size-stratified coverage"``, coverage
             near :math:`1 - \alpha` for sets of every size.
         seed: Seed of U, and of the data drawn for tuning.
 
     Attributes:
         groups_: Groups of the fitted samples, sorted; empty unless sets are group-conditional.
-
-    References:
-        Sadinle, Lei, Wasserman, "Least Ambiguous Set-Valued Classifiers with Bounded Error Levels", JASA 2019;
-        Romano, Sesia, Candès, "Classification with Valid and Adaptive Coverage", NeurIPS 2020; Angelopoulos,
-        Bates, Malik, Jordan, "Uncertainty Sets for Image Classifiers using Conformal Prediction", ICLR 2021; Vovk,
-        "Conditional validity of inductive conformal predictors", ACML 2012 (classes, groups, spread).
 
     Example:
         >>> import numpy as np

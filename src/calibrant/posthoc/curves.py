@@ -1,7 +1,6 @@
 """Curves of one score: logistic ones (Platt, beta), isotonic ones, Venn-Abers prediction, and splines."""
 
 from abc import abstractmethod
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,9 +20,8 @@ from calibrant.posthoc.map import (
     Steps,
     TwoSteps,
     View,
-    class_scores,
     evaluated,
-    top_scores,
+    view_scores,
 )
 from calibrant.posthoc.scaling import StructuredMatrixScaling
 from calibrant.posthoc.solvers import logistic_regression, softplus
@@ -59,12 +57,8 @@ class ScoreCalibrator(Calibrator):
 
     With ``view="class-wise"`` every class has its own map, fitted one-vs-rest; the mapped probabilities of a row
     are divided by their sum, and a row in which all are 0 keeps its original probabilities. Two classes need only
-    one map, that of class 1.
-
-    With ``view="top-label"`` one map recalibrates the confidence in the predicted class, and the other classes
-    share the rest in their original proportions. If one of them would then overtake the predicted class, the shares
-    are mixed with equal ones, just enough that none does: the prediction does not change, and its confidence is the
-    fitted one. It only changes if the confidence is below 1/C, with which no class can be the predicted one.
+    one map, that of class 1. With ``view="top-label"`` one map recalibrates the confidence in the predicted class, and
+    the others share the rest, so that the prediction does not change; see :doc:`/posthoc`.
 
     Args:
         view: ``"class-wise"`` or ``"top-label"``.
@@ -91,30 +85,23 @@ class ScoreCalibrator(Calibrator):
         """
 
     def fit_map(self, data: HeldOut) -> Map:
-        """Fit the curves, one block of classes at a time."""
-        found = [curve for scores, hits in self._blocks(data) for curve in self.fit_scores(scores, hits, data.weights)]
-        tables = [curve.arrays() for curve in found]
-        whole = found[0].rebuilt(lambda name, _: stacked([arrays[name] for arrays in tables], data.logits.dtype))
-        return self.mixed(Curves(whole, self.view, data.logits.dtype == np.float32), data)
-
-    def _blocks(self, data: HeldOut) -> Iterator[tuple[LogScores, Array]]:
+        """Fit the curves, one block of scores at a time."""
+        classes = data.logits.shape[1]
+        found = evaluated(lambda xp, rows: view_scores(xp, rows, self.view)[0], data.logits)
         if self.view == "top-label":
-            log_p, log_not = evaluated(_top_columns, data.logits)
-            hits = data.target == data.logits.argmax(1)
-            yield LogScores(log_p.T, log_not.T), hits[None].astype(np.float64)
-            return
-        everything = evaluated(class_scores, data.logits)
-        count = data.logits.shape[1]
+            hits = (data.target == data.logits.argmax(1))[:, None]
+        else:
+            hits = data.target[:, None] == np.arange(int(classes == 2), classes)
+        curves: list[Curve] = []
         step = max(1, BLOCK // len(data.target))
-        for start in range(int(count == 2), count, step):
-            block = np.arange(start, min(start + step, count))
-            scores = LogScores(*(np.ascontiguousarray(part[:, block].T) for part in everything))
-            yield scores, (data.target == block[:, None]).astype(np.float64)
-
-
-def _top_columns(xp: NumpyOps, rows: Array) -> tuple[Array, Array]:
-    scores, _ = top_scores(xp, rows)
-    return scores.log_p.T, scores.log_not.T
+        for start in range(0, hits.shape[1], step):
+            block = slice(start, start + step)
+            scores = LogScores(*(np.ascontiguousarray(part[:, block].T) for part in found))
+            happened = np.ascontiguousarray(hits[:, block].T, dtype=np.float64)
+            curves += self.fit_scores(scores, happened, data.weights)
+        tables = [curve.arrays() for curve in curves]
+        whole = curves[0].rebuilt(lambda name, _: stacked([arrays[name] for arrays in tables], data.logits.dtype))
+        return self.mixed(Curves(whole, self.view, data.logits.dtype == np.float32), data)
 
 
 def stacked(rows: list[Array], dtype: Any) -> Array:
@@ -127,16 +114,9 @@ def stacked(rows: list[Array], dtype: Any) -> Array:
 
 
 class PlattScaling(ScoreCalibrator):
-    r"""Logistic regression on the log-odds of a probability.
+    r"""Logistic regression on the log-odds of a probability: :doc:`/methods/platt`.
 
     .. math:: \hat z = \sigma\!\left(a \ln\frac{z}{1-z} + b\right)
-
-    As in Platt's paper, the labels are replaced by :math:`(n_1 + 1)/(n_1 + 2)` for hits and :math:`1/(n_0 + 2)` for
-    misses, with their counts :math:`n_1, n_0`; this also keeps the numbers finite on separable data.
-
-    References:
-        Platt, "Probabilistic Outputs for Support Vector Machines and Comparisons to Regularized Likelihood
-        Methods", Advances in Large Margin Classifiers, 1999.
 
     Example:
         >>> import numpy as np
@@ -159,17 +139,9 @@ class PlattScaling(ScoreCalibrator):
 
 
 class BetaCalibration(ScoreCalibrator):
-    r"""Logistic regression on the logarithms of a probability and of its complement.
+    r"""Logistic regression on the logarithms of a probability and of its complement: :doc:`/methods/beta`.
 
     .. math:: \hat z = \sigma\left(a \ln z - b \ln(1 - z) + c\right), \qquad a, b \ge 0
-
-    This is the correct map if scores of hits and misses are Beta distributed. A negative coefficient would make the map
-    decrease: it is set to 0 and the rest is fitted again. On separable data a pull of :math:`10^{-8}` towards the
-    identity keeps the numbers finite.
-
-    References:
-        Kull, Silva Filho, Flach, "Beta calibration: a well-founded and easily implemented improvement on
-        logistic calibration for binary classifiers", AISTATS 2017.
 
     Example:
         >>> import numpy as np
@@ -243,13 +215,7 @@ def sums_before(values: Array) -> Array:
 
 
 class IsotonicCalibration(ScoreCalibrator):
-    """Least squares fit among all non-decreasing maps of a probability.
-
-    The fit is that of scikit-learn's ``IsotonicRegression``, kept as a table of knots with straight lines between them.
-
-    References:
-        Zadrozny, Elkan, "Transforming Classifier Scores into Accurate Multiclass Probability Estimates",
-        KDD 2002.
+    """Least squares fit among all non-decreasing maps of a probability: :doc:`/methods/isotonic`.
 
     Example:
         >>> import numpy as np
@@ -272,20 +238,7 @@ class IsotonicCalibration(ScoreCalibrator):
 
 
 class CentredIsotonicCalibration(ScoreCalibrator):
-    r"""Isotonic regression whose blocks are points: the map rises between them, and has no steps (CIR).
-
-    Isotonic regression pools samples into blocks, each with one value. Here a block b is a single point, at the mean
-    score of its samples:
-
-    .. math:: \left(\bar z_b, \bar c_b\right) = \frac{1}{\sum_{i \in b} w_i} \sum_{i \in b} w_i\, (z_i, c_i)
-
-    with hits :math:`c_i` and sample weights :math:`w_i`. Straight lines connect the points; below the first and above
-    the last the map is flat. Between the ends it rises strictly: it makes no ties, so the ranking of binary
-    predictions is kept.
-
-    References:
-        Oron, Flournoy, "Centered Isotonic Regression: Point and Interval Estimation for Dose-Response Studies",
-        Statistics in Biopharmaceutical Research, 2017.
+    """Isotonic regression whose blocks are points, with straight lines between: :doc:`/methods/centred_isotonic`.
 
     Example:
         >>> import numpy as np
@@ -308,24 +261,11 @@ class CentredIsotonicCalibration(ScoreCalibrator):
 
 
 class VennAbers(ScoreCalibrator):
-    r"""Inductive Venn-Abers prediction: an interval for each probability, merged into one (IVAP).
+    r"""Inductive Venn-Abers prediction: an interval for each probability, merged into one: :doc:`/methods/venn_abers`.
 
-    A new score z is added to the held-out data as a miss, and isotonic regression gives it the value :math:`p_0(z)`;
-    added as a hit, it has :math:`p_1(z) > p_0(z)`. If held-out and new samples are exchangeable, the one of the two
-    that belongs to the true label is calibrated, whatever their distribution and number. The probability
+    A new score joins the held-out data as a miss and as a hit: isotonic regression gives it :math:`p_0, p_1`.
 
     .. math:: \hat z = \frac{p_1}{1 - p_0 + p_1}
-
-    minimises the worst regret in log loss. It is never 0 or 1, so nothing is mixed in. For more than two classes every
-    class is fitted one-vs-rest, and the :math:`\hat z` of a row are divided by their sum, for which there is no
-    guarantee.
-
-    Both values are step functions of the score, found for all scores at once at the fit and kept as tables, which have
-    up to n entries for each class.
-
-    References:
-        Vovk, Petej, Fedorova, "Large-scale probabilistic predictors with and without guarantees of validity",
-        NeurIPS 2015.
 
     Example:
         >>> import numpy as np
@@ -425,23 +365,12 @@ def steps(edges: Array, values: Array) -> Steps:
 
 
 class SplineCalibration(ScoreCalibrator):
-    r"""Add the slope of the cumulative gap between hits and scores to each score.
-
-    With scores sorted, let :math:`h(t)` be the sum of hits minus scores over the lowest fraction t of the samples,
-    divided by N: its largest deviation from 0 is the KS error. Its slope :math:`h'(t)` is the rate of hits at that
-    quantile minus the predicted one. A natural cubic spline is fitted to h by least squares, and a score z at quantile
-    t becomes :math:`z + h'(t)`, clipped to [0, 1].
-
-    The map is kept as a table at up to 1,024 quantiles of the held-out scores, with straight lines between them.
+    """Add the slope of the cumulative gap between hits and scores, a spline, to each score: :doc:`/methods/spline`.
 
     Args:
-        knots: Number of knots of the spline, at equal steps of t.
-        view: ``"top-label"``, as in the paper; or ``"class-wise"``, which helps little with many classes: the knots all
-            lie among the scores near 0, which are the most.
-
-    References:
-        Gupta, Rahimi, Ajanthan, Mensink, Sminchisescu, Hartley, "Calibration of Neural Networks using Splines",
-        ICLR 2021.
+        knots: Number of knots of the spline, at equal steps of the quantile.
+        view: ``"top-label"``, as in the paper; or ``"class-wise"``, which helps little with many classes.
+        strict: No mixing with the uniform distribution; see :class:`Calibrator`.
 
     Example:
         >>> import numpy as np
@@ -483,25 +412,9 @@ class SplineCalibration(ScoreCalibrator):
 
 
 class SmoothScaling(StructuredMatrixScaling):
-    r"""Map the temperature-scaled log-odds of a binary model by a curve that is as smooth as the data ask for.
+    """Map the temperature-scaled log-odds of a binary model by a curve as smooth as the data ask for.
 
-    With T the best temperature, :math:`q = \sigma(l / T)` the scaled probability of class 1,
-    :math:`\epsilon = 1/(n+1)` and the log-odds z of :math:`(1 - \epsilon) q + \epsilon / 2`,
-
-    .. math:: \hat p = \sigma(b z + c + g(v)), \qquad
-        \min_{b, c, g}\ n\, \mathrm{NLL} + 2 \left((b - 1)^2 + c^2\right) + \frac{\lambda}{2} \int g''(v)^2\, dv
-
-    where v is z, moved and scaled to -1 to 1 between the outer knots, and :math:`g(v) = \sum_k d_k |v - k|^3` a natural
-    cubic spline with up to 12 knots at quantiles of the scores. The penalties are Gaussian priors: of slope and shift
-    that of :class:`StructuredMatrixScaling`; and of the curve, whose strength :math:`\lambda` the data choose. Six
-    strengths, 16 times apart, are averaged by their marginal likelihood (Laplace's approximation).
-
-    For more than two classes this is :class:`StructuredMatrixScaling`.
-
-    References:
-        Wahba, "Bayesian 'Confidence Intervals' for the Cross-Validated Smoothing Spline", JRSS B, 1983.
-        Wood, "Fast stable restricted maximum likelihood and marginal likelihood estimation of semiparametric
-        generalized linear models", JRSS B, 2011.
+    :doc:`/methods/smooth` has the formula. For more than two classes this is :class:`StructuredMatrixScaling`.
 
     Example:
         >>> import numpy as np

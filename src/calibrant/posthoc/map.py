@@ -145,7 +145,7 @@ def halving_search(xp: Any, edges: Array, positions: Array, right: bool, place: 
 
 
 class LogScores(NamedTuple):
-    """Logarithms of probabilities and of their complements, ``(rows, N)``: both exact where the other is near 1."""
+    """Logarithms of probabilities and of their complements: both exact where the other is near 1."""
 
     log_p: Array
     log_not: Array
@@ -169,41 +169,29 @@ def _exp(xp: Any, log_p: Array, double: bool) -> Array:
     return xp.exp(xp.clip(log_p, -708.0 if double else -104.0, None))
 
 
-def class_scores(xp: Any, logits: Array) -> LogScores:
-    """Score of every class, ``(N, C)``.
+def view_scores(xp: Any, logits: Array, view: View) -> tuple[LogScores, Array | None]:
+    """Scores of class 1 of two, ``(N, 1)``, or of all classes, ``(N, C)``; or of the top class, with a mask of it.
 
     They are computed in float64 and rounded once: other libraries then find the same bits, and so the same step of a
     step function.
     """
     log_p = xp.log_softmax(xp.wide(logits))
-    if logits.shape[1] == 2:
-        return LogScores(xp.like(log_p, logits), xp.like(xp.concat((log_p[:, 1:], log_p[:, :1]), 1), logits))
-    _, is_top, log_not_top = _top(xp, logits, log_p)
-    # All but the top are at most a half; at the top, which is replaced, an unbounded slope would be NaN times 0.
-    rest = xp.log1p(-xp.clip(_exp(xp, log_p, xp.is_double(logits)), None, 0.5))
-    return LogScores(xp.like(log_p, logits), xp.like(xp.where(is_top, log_not_top, rest), logits))
-
-
-def top_scores(xp: Any, logits: Array) -> tuple[LogScores, Array]:
-    """Score of the predicted class, ``(1, N)``, and where that class is, ``(N, C)``."""
-    log_p = xp.log_softmax(xp.wide(logits))
-    top, is_top, log_not = _top(xp, logits, log_p)
-    return LogScores(xp.like(xp.take(log_p, top).T, logits), xp.like(log_not.T, logits)), is_top
-
-
-def _top(xp: Any, logits: Array, log_p: Array) -> tuple[Array, Array, Array]:
-    """The top class, a mask of it, and the logarithm of one minus its probability.
-
-    That is summed over the other classes where a subtraction would cancel.
-    """
+    if view == "class-wise" and logits.shape[1] == 2:
+        return LogScores(xp.like(log_p[:, 1:], logits), xp.like(log_p[:, :1], logits)), None
     top = xp.argmax(logits)
     is_top = top == xp.like(np.arange(int(logits.shape[1])), top)
     log_top = xp.take(log_p, top)
+    # The complement of the top is a sum over the other classes where a subtraction would cancel.
     others = xp.where(is_top, -math.inf, log_p)
     most = xp.largest(others)
-    rest = most + xp.log(xp.total(xp.exp(others - most)))
+    log_rest = most + xp.log(xp.total(xp.exp(others - most)))
     subtracted = xp.log1p(-xp.clip(xp.exp(log_top), None, 0.5))
-    return top, is_top, xp.where(log_top < math.log(0.5), subtracted, rest)
+    log_not_top = xp.where(log_top < math.log(0.5), subtracted, log_rest)
+    if view == "top-label":
+        return LogScores(xp.like(log_top, logits), xp.like(log_not_top, logits)), is_top
+    # Probabilities below the top are at most a half; at the top an unbounded slope would be NaN times 0.
+    below_top = xp.log1p(-xp.clip(_exp(xp, log_p, xp.is_double(logits)), None, 0.5))
+    return LogScores(xp.like(log_p, logits), xp.like(xp.where(is_top, log_not_top, below_top), logits)), None
 
 
 @dataclass(frozen=True, eq=False)
@@ -458,13 +446,10 @@ class Curves(Map):
     view: View
     single: bool
 
-    def scores(self, xp: Any, rows: Array) -> tuple[LogScores, Array]:
-        """Scores ``(rows, N)``: of the top class; of class 1 of two; or of all. And the mask of the top class."""
-        rows = self.rounded(xp, rows)
-        if self.view == "top-label":
-            return top_scores(xp, rows)
-        found, first = class_scores(xp, rows), int(rows.shape[1] == 2)
-        return LogScores(found.log_p[:, first:].T, found.log_not[:, first:].T), None
+    def scores(self, xp: Any, rows: Array) -> tuple[LogScores, Array | None]:
+        """Scores of the view, one after the other in rows, and the mask of the top class."""
+        found, is_top = view_scores(xp, self.rounded(xp, rows), self.view)
+        return LogScores(found.log_p.T, found.log_not.T), is_top
 
     def rounded(self, xp: Any, rows: Array) -> Array:
         return xp.single(xp.clip(rows, -HUGE, HUGE)) if self.single and xp.is_double(rows) else rows

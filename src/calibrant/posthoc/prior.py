@@ -32,13 +32,7 @@ class PriorShift(Calibrator):
 
     .. math:: \hat p_k \propto p_k \, q_k / s_k.
 
-    The old frequencies are those of the target in ``fit``. The new ones are given, or estimated by :meth:`adapt` from
-    logits of new samples without labels:
-
-    - ``"em"`` finds the frequencies with the highest likelihood of the new samples, as the EM algorithm of Saerens et
-      al. does. It is the more precise one if probabilities are calibrated, which is what comes first here.
-    - ``"confusion"`` finds the frequencies that explain the mean prediction, given the mean prediction for every class
-      of the held-out data (Lipton et al.). It does not need calibrated probabilities.
+    The old frequencies are those of the target in ``fit``. The new ones are given, or estimated by :meth:`adapt`.
 
     Args:
         prior: Frequency of each class where the calibrator is used; None for those of the held-out data.
@@ -49,9 +43,8 @@ class PriorShift(Calibrator):
 
     References:
         Saerens, Latinne, Decaestecker, "Adjusting the Outputs of a Classifier to New a Priori Probabilities",
-        Neural Computation 2002; Lipton, Wang, Smola, "Detecting and Correcting for Label Shift with Black Box
-        Predictors", ICML 2018; Alexandari, Kundaje, Shrikumar, "Maximum Likelihood with Bias-Corrected Calibration is
-        Hard-To-Beat at Label Shift Adaptation", ICML 2020.
+        Neural Computation 2002 (``"em"``); Lipton, Wang, Smola, "Detecting and Correcting for Label Shift with Black
+        Box Predictors", ICML 2018 (``"confusion"``).
 
     Example:
         A test for a disease, fitted where half of the patients have it, and used where 5 % do:
@@ -116,7 +109,9 @@ class PriorShift(Calibrator):
 
         Args:
             logits: Logits of the new samples, as for ``predict_proba``.
-            method: ``"em"`` or ``"confusion"``.
+            method: ``"em"``, the frequencies with the highest likelihood of the new samples, which is the more precise
+                one if probabilities are calibrated; or ``"confusion"``, those that explain the mean prediction, given
+                the mean prediction for every class of the held-out data.
 
         Raises:
             ValueError: If there are no samples.

@@ -73,21 +73,18 @@ class Tempered(Calibrator):
 
 
 class TemperatureScaling(Tempered):
-    r"""Divide the logits by one temperature T, the minimiser of the NLL on held-out data.
+    r"""Divide the logits by one temperature T, the minimiser of the NLL on held-out data: :doc:`/methods/temperature`.
 
     .. math:: \hat p = \mathrm{softmax}(l / T)
 
-    The NLL is convex in :math:`1/T`, and its minimum is found by safeguarded Newton and cubic steps.
-
-    There is no minimum if every held-out label has the largest logit, alone or tied (T tends to 0), if predictions are
-    no better than chance (T tends to infinity), or if the logits of a sample are all the same. T is then bounded, at
-    1/80 or 1,000 times the largest difference of logits in a row, or 1, and a notice says so.
+    Where the NLL has no minimum, T is bounded, at 1/80 or 1,000 times the largest difference of logits in a row, or 1,
+    and a notice says so.
 
     Args:
-        strict: No mixing, and a ``ValueError`` where there is no root.
+        strict: No mixing, and a ``ValueError`` where there is no minimum.
 
-    References:
-        Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
+    Attributes:
+        temperature_: T.
 
     Example:
         >>> import numpy as np
@@ -120,16 +117,10 @@ class TemperatureScaling(Tempered):
 
 
 class EnsembleTemperatureScaling(Tempered):
-    r"""Mix the temperature-scaled, the original and the uniform prediction (ETS).
+    r"""Mix the temperature-scaled, the original and the uniform prediction: :doc:`/methods/ensemble_temperature`.
 
     .. math:: \hat p = w_1\, \mathrm{softmax}(l / T) + w_2\, \mathrm{softmax}(l) + w_3 / C,
         \qquad w \ge 0,\ w_1 + w_2 + w_3 = 1
-
-    T is the best temperature; given T the NLL is convex in w, and its minimum on the simplex is found.
-
-    References:
-        Zhang, Kailkhura, Han, "Mix-n-Match: Ensemble and Compositional Methods for Uncertainty Calibration in
-        Deep Learning", ICML 2020.
 
     Example:
         >>> import numpy as np
@@ -380,13 +371,12 @@ def _cubic(one: tuple[float, float, float], two: tuple[float, float, float]) -> 
 
 
 class VectorScaling(Calibrator):
-    r"""Scale and shift the logit of every class, by the minimiser of the NLL on held-out data.
+    r"""Scale and shift the logit of every class, by the minimiser of the NLL: :doc:`/methods/vector`.
 
     .. math:: \hat p = \mathrm{softmax}(w \odot l + b)
 
-    On separable data, where the likelihood has no maximum, a weak pull towards no correction bounds the solution. The
-    map depends on the constant that is added to all logits of a row, which a softmax does not see: use it on the logits
-    of the model it was fitted for.
+    The map depends on the constant that is added to all logits of a row, which a softmax does not see: use it on the
+    logits of the model it was fitted for.
 
     Example:
         >>> import numpy as np
@@ -411,25 +401,15 @@ class VectorScaling(Calibrator):
 
 
 class MatrixScaling(Calibrator):
-    r"""Map the logits by a full matrix and a shift, kept near diagonal by the ODIR penalty.
+    r"""Map the logits by a full matrix and a shift, kept near diagonal by the ODIR penalty: :doc:`/methods/matrix`.
 
     .. math:: \hat p = \mathrm{softmax}(W l + b), \qquad
         \min_{W, b}\ \mathrm{NLL} + \frac{\lambda}{C(C-1)} \sum_{k \ne j} W_{kj}^2 + \frac{\mu}{C} \sum_k b_k^2
 
-    The matrix can correct classes that are mistaken for one another; vector scaling is the limit of a large penalty.
-    The map depends on the constant that is added to all logits of a row, as that of :class:`VectorScaling`.
-
     Args:
-        off_diagonal_penalty: :math:`\lambda`, or ``"cv"``: the power of ten from a million to 0.01 with the lowest NLL
-            in cross-validation, tried in that order. Once two values have not lowered the NLL, the rest is skipped.
-            With more than a billion samples times classes squared, and with fewer samples than folds, it is
-            that of the prior of :class:`StructuredMatrixScaling`, :math:`(C (C - 1))^2 / n`.
+        off_diagonal_penalty: :math:`\lambda`, or ``"cv"``: the power of ten with the lowest NLL in cross-validation.
         bias_penalty: :math:`\mu`, or ``"cv"``. If both are, :math:`\lambda` is chosen first, with :math:`\mu = 1`.
-
-    References:
-        Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017 (matrix scaling);
-        Kull, Perello-Nieto, Kängsepp, Silva Filho, Song, Flach, "Beyond temperature scaling: Obtaining
-        well-calibrated multiclass probabilities with Dirichlet calibration", NeurIPS 2019 (ODIR).
+        strict: No mixing with the uniform distribution; see :class:`Calibrator`.
 
     Example:
         >>> import numpy as np
@@ -510,13 +490,9 @@ class MatrixScaling(Calibrator):
 
 
 class DirichletCalibration(MatrixScaling):
-    r"""Map the log-probabilities by a full matrix and a shift, kept near diagonal by the ODIR penalty.
+    r"""Matrix scaling of log-probabilities: arguments are those of :class:`MatrixScaling`, :doc:`/methods/dirichlet`.
 
     .. math:: \hat p = \mathrm{softmax}(W \ln \mathrm{softmax}(l) + b)
-
-    This is the correct map if the probabilities of each class are Dirichlet distributed; for two classes it is beta
-    calibration. Unlike matrix scaling it does not depend on a common shift of all logits of a sample. Arguments,
-    solver and references are those of :class:`MatrixScaling`.
 
     Example:
         >>> import numpy as np
@@ -537,20 +513,11 @@ def _penalty(classes: int, off_diagonal: float, bias: float) -> Penalty:
 
 
 class StructuredMatrixScaling(Tempered):
-    r"""Correct the temperature-scaled log-probabilities by a full matrix and a shift, with a prior around none (SMS).
-
-    With T the best temperature, :math:`q = \mathrm{softmax}(l / T)`, :math:`\epsilon = 1/(n+1)` and
-    :math:`x = \ln((1 - \epsilon) q + \epsilon / C)`,
+    r"""Correct temperature-scaled log-probabilities x by a matrix and a shift, with a prior (SMS): :doc:`/methods/sms`.
 
     .. math:: \hat p = \mathrm{softmax}(x + D x + b), \qquad
         \min_{D, b}\ \mathrm{NLL} + \frac{C}{n} \sum_k b_k^2 + \frac{C}{n} \sum_k D_{kk}^2
         + \frac{C (C - 1)}{n} \sum_{k \ne j} D_{kj}^2
-
-    The penalties are those of a Gaussian prior around temperature scaling, with variances :math:`1/2C` and
-    :math:`1/2C(C-1)`. There is nothing to tune. The problem is convex, and solved to within :math:`10^{-8}`.
-
-    References:
-        Berta, Holzmüller, Jordan, Bach, "Structured Matrix Scaling for Multi-Class Calibration", 2025.
 
     Example:
         >>> import numpy as np
@@ -594,12 +561,7 @@ class StructuredMatrixScaling(Tempered):
 
 
 class StructuredVectorScaling(StructuredMatrixScaling):
-    r"""Structured matrix scaling with a diagonal matrix: a scale and a shift for every class (SVS).
-
-    .. math:: \hat p = \mathrm{softmax}(x + d \odot x + b), \qquad
-        \min_{d, b}\ \mathrm{NLL} + \frac{C}{n} \sum_k b_k^2 + \frac{C}{n} \sum_k d_k^2
-
-    with the features x of :class:`StructuredMatrixScaling`.
+    """Structured matrix scaling with a diagonal matrix: a scale and a shift for every class: :doc:`/methods/svs`.
 
     Example:
         >>> import numpy as np
