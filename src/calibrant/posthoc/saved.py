@@ -1,4 +1,7 @@
-"""Files of fitted calibrators: safetensors with a header in JSON, read without the code and packages of a fit."""
+"""Files of fitted calibrators: safetensors with a header in JSON, and ONNX models.
+
+Safetensors are read without the code and packages of a fit.
+"""
 
 import json
 import os
@@ -9,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from calibrant.atomic import write_whole
+from calibrant.inputs import FitWarning, warn
 from calibrant.posthoc.fit import Fitted
-from calibrant.posthoc.map import from_description
+from calibrant.posthoc.map import Curves, from_description
 
 FORMAT = "calibrant-calibrator"
 VERSION = 2
@@ -134,12 +138,51 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
         )
     version = header.get("version")
     if version != VERSION:
+        remedy = "fit again and save, or use the calibrant that wrote it"
+        if isinstance(version, int) and version > VERSION:
+            remedy = "install a newer calibrant"
         raise _error(
             path,
-            f"has version {version} of the file format, written by calibrant {header.get('calibrant')}, and calibrant "
-            f"{_own_version()} reads version {VERSION}: use that calibrant, or fit again and save",
+            f"has version {version} of the file format, written by calibrant {header.get('calibrant')}, and this "
+            f"calibrant reads version {VERSION}: {remedy}",
         )
     return header
+
+
+def to_onnx(calibrator: Fitted, path: str | os.PathLike[str]) -> None:
+    """Write a fitted calibrator as an ONNX model: ``logits`` in, ``probabilities`` out, both float32 ``(N, C)``.
+
+    The batch has any size N. A binary calibrator takes ``(N, 2)`` too: a column of zeros and the logit. Dense logits
+    have to be flattened to ``(N, C)`` first. Probabilities equal those of ``predict_proba`` for the same float32 logits
+    to 1e-6, or a few 1e-6 for logits of 100 and more. The metadata of the model has ``calibrant.method`` and
+    ``calibrant.labels``, a JSON list with the label of each column.
+
+    Group-conditional sets have a second input ``groups``, int64 ``(N,)``: the position of each sample's group in
+    ``groups_``, which ``calibrant.groups`` of the metadata has as a JSON list. Any other number, such as -1, stands for
+    an unknown group, whose sets hold all classes.
+
+    Args:
+        calibrator: Any fitted calibrator, or a ``ConformalClassifier`` without randomisation, whose output ``sets`` is
+            boolean.
+        path: File to write, whole or not at all.
+
+    Raises:
+        ModuleNotFoundError: If ``onnx`` is missing: ``pip install 'calibrant[onnx]'``.
+        RuntimeError: If the calibrator is not fitted.
+        ValueError: If sets are randomised.
+    """
+    try:
+        from calibrant.posthoc.onnx_graph import model_of
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("ONNX export needs onnx: pip install 'calibrant[onnx]'", name="onnx") from error
+    calibrator.require_fitted()
+    if any(isinstance(part, Curves) and not part.single for part in calibrator.map_.parts()):
+        warn(
+            f"this {type(calibrator).__name__} has tables that were fitted in float64, and ONNX computes in float32, "
+            "which may not tell their knots apart: fit on float32 logits",
+            FitWarning,
+        )
+    write_whole(Path(path), model_of(calibrator))
 
 
 def _tuples(value: Any) -> Any:
