@@ -376,7 +376,7 @@ class CalibratedModel:
         return scores
 
     def logits(self, scores: Array, scale: float) -> Array:
-        """Finite logits of every class, ``(N, C)``: those that it was not trained on share a probability of 1 / (n + 1)."""
+        """Finite logits, ``(N, C)``; classes that it was not trained on share a probability of 1 / (n + 1)."""
         logits = scores / scale
         places = np.searchsorted(self.classes, self.estimator.classes_)
         absent = len(self.classes) - len(places)

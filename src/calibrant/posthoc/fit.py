@@ -12,7 +12,7 @@ import numpy as np
 from calibrant import frames, inputs
 from calibrant.frames import Array, IndexArray, Marks, is_tensor, of_tensor
 from calibrant.inputs import FitWarning, counted
-from calibrant.posthoc.map import FLOOR, TINY, Map, Mixed, evaluated
+from calibrant.posthoc.map import FLOOR, TINY, Map, Mixed, NumpyOps, TorchOps, evaluated
 
 if TYPE_CHECKING:
     from torch import nn
@@ -118,10 +118,9 @@ def out_of_fold(
 
 
 class Fitted:
-    """Base class of anything fitted to held-out logits.
+    """Base class of anything fitted to held-out logits: ``fit`` makes a map, from which alone predictions are made.
 
-    Options are attributes of the names of the arguments of ``__init__``. ``fit`` makes a map of them and the samples,
-    from which alone predictions are made.
+    Options are attributes of the names of the arguments of ``__init__``.
 
     Attributes:
         map_: The fitted map.
@@ -178,10 +177,7 @@ class Fitted:
             )
 
     def rows(self, given: Any) -> Any:
-        """Check logits to be calibrated and convert them to ``(N, C)``, at least float32: an array or a tensor.
-
-        An empty list has no row that shows the number of classes, so ``(0,)`` becomes ``(0, C)``.
-        """
+        """Check logits to be calibrated and convert them to ``(N, C)``, at least float32; ``(0,)`` to ``(0, C)``."""
         self.require_fitted()
         known = True
         if is_tensor(given):
@@ -231,8 +227,8 @@ class Fitted:
     def module(self) -> "nn.Module":
         """Return the fitted map as an ``nn.Module`` of logits, whose arrays are buffers.
 
-        ``forward`` returns what calling this object returns, ``predict_proba`` and so on too. It can be moved to other
-        devices, traced, compiled and exported; ``.half()`` and ``torch.autocast`` do not change its precision.
+        ``forward`` returns what calling this object returns. It can be moved to other devices, traced, compiled and
+        exported; ``.half()`` and ``torch.autocast`` do not change its precision.
         """
         from calibrant.posthoc.modules import CalibratorModule
 
@@ -252,14 +248,12 @@ class Fitted:
 class Calibrator(Fitted, ABC):
     r"""Base class of the post-hoc calibrators, to be used after a trained classifier.
 
-    ``fit`` solves for the parameters of the method; ``predict_proba`` returns calibrated probabilities, and
-    calling the object returns calibrated logits, whose softmax these are. Arrays, tensors and data frames are taken and
-    given back. Predictions from tensors are differentiable and on their device. Fits run in NumPy, on the CPU; sums
-    are accumulated in float64.
+    ``predict_proba`` returns calibrated probabilities, and calling the object returns calibrated logits, whose softmax
+    these are: arrays, tensors or data frames, as they came. Predictions from tensors are differentiable and on their
+    device. Fits run in NumPy, on the CPU.
 
     Probabilities are mixed with the uniform distribution, :math:`(1 - \epsilon) p + \epsilon / C` with
-    :math:`\epsilon = 1 / (n + 1)` for n held-out samples: n samples cannot show that an event never happens, and a
-    probability of 0 would make the log loss infinite.
+    :math:`\epsilon = 1 / (n + 1)`: n held-out samples cannot show that an event never happens.
 
     Args:
         strict: The method as published: no mixing, and an error where there is no optimum. By default the answer is
@@ -365,13 +359,7 @@ class Calibrator(Fitted, ABC):
     ) -> str | None:
         """Compare the method with doing nothing in cross-validation; a sentence with numbers if it is worse, else None.
 
-        It is None for fewer than 10 samples too. The calibrator itself is not changed.
-
-        Args:
-            logits: Logits that the method was fitted on, as for ``fit``.
-            target: Their classes.
-            sample_weight: Their weights, as for ``fit``.
-            ignore_index: Label of samples to ignore; None to ignore none.
+        The arguments are those of ``fit``. It is None for fewer than 10 samples too. The calibrator is not changed.
         """
         data, _ = checked_samples(logits, target, sample_weight, ignore_index, self.labels_)
         return None if len(data.target) < FEWEST else self._harm(data)
@@ -401,12 +389,7 @@ class Calibrator(Fitted, ABC):
         )
 
     def __call__(self, logits: Any) -> Any:
-        """Return calibrated logits in the given shape; of two classes in one column, that of class 1.
-
-        Args:
-            logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``. What comes out is what went in:
-                a tensor, a NumPy array or a data frame.
-        """
+        """Return calibrated logits in the given shape and container; of two classes in one column, that of class 1."""
         rows = self.rows(logits)
         return self.in_container(logits, evaluated(self.map_.logits, rows), of_logits=True)
 
@@ -414,7 +397,8 @@ class Calibrator(Fitted, ABC):
         """Return calibrated probabilities, ``(N, C)`` with rows that sum to one; ``(N, 2)`` for binary logits.
 
         Args:
-            logits: As for calling the object. Lists give an array; an empty one gives ``(0, C)``.
+            logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``. What comes out is what went in:
+                a tensor, an array or a data frame. Lists give an array; an empty one gives ``(0, C)``.
         """
         rows = self.rows(logits)
         return self.in_container(logits, evaluated(self.map_.probabilities, rows))
@@ -425,7 +409,7 @@ class Calibrator(Fitted, ABC):
         return self.classes_[found.argmax(1)]
 
     def fold_into(self, linear: "nn.Linear") -> "nn.Module":
-        """Return a new last layer that gives calibrated logits, if the map is affine in the logits.
+        """Return a new last layer that gives calibrated logits; raises ``TypeError`` if the map is not affine in them.
 
         A layer cannot mix with the uniform distribution: that is left out; see ``strict``. Of structured scaling, the
         temperature is folded into the layer, and the rest follows as a module.
@@ -433,9 +417,6 @@ class Calibrator(Fitted, ABC):
         Args:
             linear: The classifier's last layer, with one output per class (or one, if binary). It is not changed. The
                 new layer has its dtype: in float16 the outputs agree only to about 5e-4, relative to their size.
-
-        Raises:
-            TypeError: If the method is not affine.
         """
         from calibrant.posthoc.modules import folded
 
@@ -471,8 +452,7 @@ def checked_samples(
 def logits_from_probabilities(probabilities: Any) -> Any:
     """Logits whose softmax gives the probabilities, for models that only return probabilities.
 
-    Probabilities are floored at float32's smallest normal number, 1.2e-38, in every dtype: a 0, as forests return,
-    becomes a finite logit of -87, which does not dominate a fit.
+    A 0, as forests return, becomes a finite logit of -87: probabilities are floored at 1.2e-38.
 
     Args:
         probabilities: ``(N, C)`` with rows that sum to one; or ``(N,)`` or ``(N, 1)``, the probability of class 1.
@@ -498,14 +478,15 @@ def logits_from_probabilities(probabilities: Any) -> Any:
         inputs.warn_if_mistaken("probabilities", checked.ravel())
     elif len(checked):
         inputs.distributions(checked)
+    p: Any = checked
+    xp = NumpyOps()
     if is_tensor(probabilities) and (probabilities.requires_grad or probabilities.device.type != "cpu"):
         from calibrant.numerics import at_least_float32
 
-        p = at_least_float32(probabilities)
-        return p.clamp_min(TINY).log() - (1 - p).clamp_min(TINY).log() if binary else p.clamp_min(TINY).log()
-    found = np.log(np.maximum(checked, TINY))
+        p, xp = at_least_float32(probabilities), TorchOps()
+    found = xp.log(xp.clip(p, TINY, None))
     if binary:
-        found = found - np.log(np.maximum(1 - checked, TINY))
+        found = found - xp.log(xp.clip(1 - p, TINY, None))
     if is_tensor(probabilities):
-        return sys.modules["torch"].from_numpy(found)
+        return found if is_tensor(found) else sys.modules["torch"].from_numpy(found)
     return frames.like(probabilities, found, frames.columns(probabilities) or None)
