@@ -171,7 +171,7 @@ class AutoCalibration(Calibrator):
 
     def _candidates(self, data: HeldOut) -> tuple[list[str], str]:
         """Members to try, and why these."""
-        (_, classes), count = data.logits.shape, data.count
+        classes, count = data.logits.shape[1], data.count
         simple = ["unchanged", "temperature"]
         if count < RULES.rows_of_a_fit:
             return simple[:1], f"{counted(round(count), 'sample')} cannot show what any method would gain"
@@ -208,32 +208,36 @@ class AutoCalibration(Calibrator):
             others = self._best(names, each[:, there], data.take(there)) if there.any() else weights
             mixed = np.tensordot(others, each[:, here], 1)
             gains[here] = _losses(each[0, here], data.take(here)) - _losses(mixed, data.take(here))
-        share = data.share
-        mean = float(share @ gains)
-        error = math.sqrt(float(share @ (gains - mean) ** 2) / data.count)
+        mean = float(data.share @ gains)
+        error = math.sqrt(float(data.share @ (gains - mean) ** 2) / data.count)
         self.gain_ = (mean, mean - 1.96 * error, mean + 1.96 * error)
         if mean - error <= 0:
-            as_they_are = evaluated(lambda xp, rows: xp.softmax(xp.wide(rows)), data.logits)
-            lowest = float(as_they_are[data.of_target].min())
-            refuted = mean > 0 and lowest < RULES.refuting / data.count
-            half = mean > 0 and data.count >= RULES.rows_of_a_half_gain
-            done = "corrected" if refuted else "corrected by half" if half else "kept"
-            because = f", but a true class had a probability of {lowest:.1g}" if refuted else ""
-            self.notice(
-                f"in cross-validation on {data.count:g} samples the log loss changes by "
-                f"{-mean:+.4f}, 95 % interval {-self.gain_[2]:+.4f} to {-self.gain_[1]:+.4f}, which is "
-                f"{'little' if mean > 0 else 'no'} evidence of a gain{because}: the predictions are {done}; use more "
-                "data"
-            )
-            if done == "kept":
+            share = self._share_without_evidence(data)
+            if share == 0:
                 return only_first
-            if not refuted:
-                weights = (weights + only_first) / 2
+            weights = share * weights + (1 - share) * only_first
         self._examine_accuracy(each[0], np.tensordot(weights, each, 1), data)
         if self.accuracy == "keep":  # a little of the unchanged predictions, so that nothing ties
             weights = np.maximum(weights, 0.01 * only_first)
             weights = weights / weights.sum()
         return weights
+
+    def _share_without_evidence(self, data: HeldOut) -> float:
+        """The share of the mixture if its gain is less than one standard error, of which there is a notice."""
+        mean, low, high = self.gain_
+        as_they_are = evaluated(lambda xp, rows: xp.softmax(xp.wide(rows)), data.logits)
+        lowest = float(as_they_are[data.of_target].min())
+        share, because, done = 0.0, "", "kept"
+        if mean > 0 and lowest < RULES.refuting / data.count:
+            share, because, done = 1.0, f", but a true class had a probability of {lowest:.1g}", "corrected"
+        elif mean > 0 and data.count >= RULES.rows_of_a_half_gain:
+            share, done = 0.5, "corrected by half"
+        self.notice(
+            f"in cross-validation on {data.count:g} samples the log loss changes by {-mean:+.4f}, 95 % interval "
+            f"{-high:+.4f} to {-low:+.4f}, which is {'little' if mean > 0 else 'no'} evidence of a gain{because}: the "
+            f"predictions are {done}; use more data"
+        )
+        return share
 
     def _examine_accuracy(self, before: Array, after: Array, data: HeldOut) -> None:
         """Add a notice if the accuracy falls by more than one sample, and two standard errors of the difference."""

@@ -1,6 +1,7 @@
 """Histograms of rates: one of them, and the Bayesian average of many."""
 
 import math
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -30,12 +31,7 @@ def copies_of(weight: Array) -> tuple[float, float]:
 
 
 def edges_at(found: Ties, places: Array) -> Array:
-    """Edges after so many copies, half-way between the ties that they separate.
-
-    Args:
-        found: The ties, whose mass is in copies.
-        places: Whole numbers of copies.
-    """
+    """Edges after whole numbers of copies, half-way between the ties that they separate."""
     # By the middles of the two copies next to an edge, rounding of the sums does not move it.
     ends, last = found.mass.cumsum(), len(found.mass) - 1
     below, above = (
@@ -70,11 +66,10 @@ class HistogramBinning(ScoreCalibrator):
         inputs.check_choice("mode", mode, ("equal-mass", "equal-width"))
         self.mode = mode
 
-    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> list[Curve]:
+    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> Iterator[Curve]:
         """Count hits in bins."""
         cut = np.arange(1, self.bins) / self.bins
         count, copies = copies_of(weight)
-        curves: list[Curve] = []
         for found in all_ties(scores.probability(XP), hits, weight * copies):
             edges = cut.astype(found.score.dtype)
             if self.mode == "equal-mass":
@@ -83,8 +78,7 @@ class HistogramBinning(ScoreCalibrator):
             mass, right = (np.diff(sums_before(part)[until]) for part in (found.mass, found.hits))
             bounds = np.concatenate(([0.0], edges, [1.0]))
             rates = (right / np.where(mass > 0, mass, 1.0)).clip(0, 1)  # sums of weights are rounded
-            curves.append(steps(edges, np.where(mass > 0, rates, (bounds[1:] + bounds[:-1]) / 2)))
-        return curves
+            yield steps(edges, np.where(mass > 0, rates, (bounds[1:] + bounds[:-1]) / 2))
 
 
 class BayesianBinning(ScoreCalibrator):
@@ -99,23 +93,18 @@ class BayesianBinning(ScoreCalibrator):
         array([[0.25, 0.75]])
     """
 
-    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> list[Curve]:
+    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> Iterator[Curve]:
         """Score every binning, and average those that count."""
         count, copies = copies_of(weight)
         root = float(weight.sum()) ** (1 / 3)
         most = max(1, min(math.ceil(root * SPREAD), round(count), max(len(weight), MOST_BINS)))
         bins = _Bins(np.arange(max(1, min(math.floor(root / SPREAD), most)), most + 1), count, copies)
-        return [bins.averaged(found) for found in all_ties(scores.probability(XP), hits, weight * copies)]
+        for found in all_ties(scores.probability(XP), hits, weight * copies):
+            yield bins.averaged(found)
 
 
 class _Bins:
-    """The bins of binnings of several sizes, one binning after the other, in arrays of the sum of the sizes.
-
-    Args:
-        sizes: Number of bins of each binning.
-        count: Number of copies of all samples.
-        copies: Number of copies that a weight of 1 counts as.
-    """
+    """The bins of binnings of several sizes, one binning after the other, in arrays of the sum of the sizes."""
 
     def __init__(self, sizes: IndexArray, count: float, copies: float) -> None:
         self.copies = copies

@@ -78,9 +78,8 @@ def uniform(xp: Any, logits: Any, seed: int) -> Any:
     """A number in (0, 1) for each row, ``(N, 1)``, that depends only on its bits and the seed.
 
     Multilinear hashing: the words of a row, each times a random number, are summed modulo 2^64, and the upper half of
-    the sum is used. Over the seeds it is uniform, and independent for any two rows that differ (Lemire and
-    Kaser, "Strongly Universal String Hashing is Fast", The Computer Journal, 2014). For one seed, rows at equal
-    distances would still have numbers at equal distances: shifts and products that permute the 32 bits prevent that.
+    the sum is uniform over the seeds, and independent for rows that differ (Lemire, Kaser, "Strongly Universal String
+    Hashing is Fast", 2014). Then its bits are permuted, so that rows at equal distances have numbers that are not.
     """
     words = xp.bits(logits + 0.0)  # since the two zeros have different bits
     factors = xp.like(random_words(seed, words.shape[1] + 1), words)
@@ -273,14 +272,8 @@ class ConformalClassifier(Fitted):
     ) -> Self:
         """Fit on predictions the model was not trained on, and return self.
 
-        Args:
-            logits: ``(N, C)``, or binary ``(N,)`` or ``(N, 1)``: the logit of class 1.
-            target: Class indices, or names of classes, ``(N,)``.
-            groups: Group of each sample, for group-conditional sets: strings, numbers or tuples of them; a list, an
-                array, a tensor or a column of a data frame.
-            sample_weight: Not supported: a weighted threshold would depend on the weight of the new sample.
-            ignore_index: Label of samples to ignore; None to ignore none.
-            classes: Label of each column of the logits; see :meth:`Calibrator.fit`.
+        Arguments are those of :meth:`Calibrator.fit`, without weights; and for group-conditional sets ``groups``, the
+        group of each sample: strings, numbers or tuples of them, in a list, an array, a tensor or a column of a frame.
         """
         if sample_weight is not None:
             raise ValueError(
@@ -363,9 +356,9 @@ class ConformalClassifier(Fitted):
         """Return which classes are in the set of each sample: boolean, ``(N, C)``; ``(N, 2)`` for binary logits.
 
         Args:
-            logits: ``(N, C)``, or binary ``(N,)`` or ``(N, 1)``. A NumPy array gives a NumPy array.
+            logits: ``(N, C)``, or binary ``(N,)`` or ``(N, 1)``.
             groups: Group of each sample, for group-conditional sets. The set of a group that ``fit`` did not see holds
-                all classes, the only set that is sure to cover, and a warning names the group.
+                all classes, and a warning names the group.
         """
         self._check(groups)
         if groups is None:
@@ -426,10 +419,7 @@ def plain_label(value: Any) -> Group:
 
 def known_groups(labels: Iterable[Group]) -> tuple[Group, ...]:
     """The different groups, in an order that does not depend on the samples' order."""
-    different = set(labels)
-    if len({type(label) for label in different}) > 1:  # strings and numbers have no order
-        return tuple(sorted(different, key=lambda label: (type(label).__name__, repr(label))))
-    return tuple(sorted(different))
+    return tuple(sorted(set(labels), key=lambda label: (type(label).__name__, label)))
 
 
 def positions(labels: list[Group], known: Iterable[Group]) -> IndexArray:

@@ -1,6 +1,7 @@
 """Curves of one score: logistic ones (Platt, beta), isotonic ones, Venn-Abers prediction, and splines."""
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,14 +76,8 @@ class ScoreCalibrator(Calibrator):
         return self.least_rows if self.view == "top-label" or classes == 2 else max(self.least_rows, 20 * classes)
 
     @abstractmethod
-    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> list[Curve]:
-        """Fit a curve to each row, with arrays of one dimension.
-
-        Args:
-            scores: ``(rows, N)``.
-            hits: ``(rows, N)``, 1 where the event happened: float64.
-            weight: ``(N,)`` in float64.
-        """
+    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> Iterator[Curve]:
+        """Fit a curve to each row of scores and hits, ``(rows, N)``, with arrays of one dimension."""
 
     def fit_map(self, data: HeldOut) -> Map:
         """Fit the curves, one block of scores at a time."""
@@ -127,7 +122,7 @@ class PlattScaling(ScoreCalibrator):
         array([[0.251, 0.749]])
     """
 
-    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> list[Curve]:
+    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> Iterator[Curve]:
         """Fit the regressions."""
         odds = scores.log_odds(XP).astype(np.float64)
         features = np.stack((odds, np.ones_like(odds)), axis=1)
@@ -135,7 +130,8 @@ class PlattScaling(ScoreCalibrator):
         wrong = weight.sum() - right
         soft = np.where(hits > 0, (right + 1) / (right + 2), 1 / (wrong + 2))
         found = logistic_regression(features, soft, np.array([1.0, 0.0]), weight=weight)
-        return [LogOdds(row[[0, 0, 1]]) for row in found]
+        for slope, shift in found:
+            yield LogOdds(np.array([slope, slope, shift]))
 
 
 class BetaCalibration(ScoreCalibrator):
@@ -152,7 +148,7 @@ class BetaCalibration(ScoreCalibrator):
         array([[0.25, 0.75]])
     """
 
-    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> list[Curve]:
+    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> Iterator[Curve]:
         """Fit the regressions, and again without negative coefficients."""
         log_p, log_not = (part.astype(np.float64) for part in scores.floored(XP))
         features = np.stack((log_p, -log_not, np.ones_like(log_p)), axis=1)
@@ -170,7 +166,8 @@ class BetaCalibration(ScoreCalibrator):
             kept = features[again] * ~dropped[again][:, :, None]
             found[again] = logistic_regression(kept, hits[again], centre, weight=weight)
             found[dropped] = 0.0
-        return [LogOdds(row) for row in found]
+        for coefficients in found:
+            yield LogOdds(coefficients)
 
 
 class Ties(NamedTuple):
@@ -179,11 +176,6 @@ class Ties(NamedTuple):
     score: Array
     mass: Array
     hits: Array
-
-    @property
-    def rate(self) -> Array:
-        """Rate of hits."""
-        return self.hits / self.mass
 
 
 def ties(score: Array, hits: Array, weight: Array) -> Ties:
@@ -204,7 +196,7 @@ def pooled(found: Ties) -> IndexArray:
     """First tie of each block of the isotonic regression, which is constant in a block and rises to the next."""
     from scipy.optimize import isotonic_regression  # scikit-learn's takes a second to import
 
-    firsts = isotonic_regression(found.rate, weights=found.mass).blocks[:-1]
+    firsts = isotonic_regression(found.hits / found.mass, weights=found.mass).blocks[:-1]
     rate = np.add.reduceat(found.hits, firsts) / np.add.reduceat(found.mass, firsts)
     return np.asarray(firsts[np.diff(rate, prepend=-1.0) > ROUNDING])
 
@@ -226,15 +218,13 @@ class IsotonicCalibration(ScoreCalibrator):
         array([0. , 0.5, 0.5, 1. ])
     """
 
-    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> list[Curve]:
+    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> Iterator[Curve]:
         """Fit the regressions; each block of equal values has a knot at both ends."""
-        curves: list[Curve] = []
         for found in all_ties(scores.probability(XP), hits, weight):
             firsts = pooled(found)
             lasts = np.append(firsts[1:], len(found.score)) - 1
             rate = np.add.reduceat(found.hits, firsts) / np.add.reduceat(found.mass, firsts)
-            curves.append(Lines(found.score[np.column_stack((firsts, lasts)).ravel()], rate.repeat(2)))
-        return curves
+            yield Lines(found.score[np.column_stack((firsts, lasts)).ravel()], rate.repeat(2))
 
 
 class CentredIsotonicCalibration(ScoreCalibrator):
@@ -249,15 +239,13 @@ class CentredIsotonicCalibration(ScoreCalibrator):
         array([0.    , 0.1966, 0.5   , 0.8034, 1.    ])
     """
 
-    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> list[Curve]:
+    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> Iterator[Curve]:
         """Find the mean score and the rate of hits of each block."""
-        curves: list[Curve] = []
         for found in all_ties(scores.probability(XP), hits, weight):
             sums = np.stack((found.mass, found.mass * found.score, found.hits))
             mass, score, right = np.add.reduceat(sums, pooled(found), axis=1)
             # A line has two ends, also if there is one block.
-            curves.append(Lines(*(np.append(part, part[-1]) for part in (score / mass, right / mass))))
-        return curves
+            yield Lines(*(np.append(part, part[-1]) for part in (score / mass, right / mass)))
 
 
 class VennAbers(ScoreCalibrator):
@@ -283,25 +271,19 @@ class VennAbers(ScoreCalibrator):
     def __init__(self, view: View = "class-wise") -> None:
         super().__init__(view, strict=True)
 
-    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> list[Curve]:
+    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> Iterator[Curve]:
         """Tabulate both values for every place that a new score can have."""
-        curves: list[Curve] = []
         # Only the order of the scores matters; that of log-odds is exact near 1 too.
         for found in all_ties(scores.log_odds(XP), hits, weight):
             # A miss is a hit in the mirror.
             mirrored = Ties(-found.score[::-1], found.mass[::-1], (found.mass - found.hits)[::-1])
-            curves.append(TwoSteps(value_of_a_hit(mirrored), value_of_a_hit(found)))
-        return curves
+            yield TwoSteps(value_of_a_hit(mirrored), value_of_a_hit(found))
 
     def predict_interval(self, logits: Any) -> Any:
         """Return the lower and the upper value, :math:`p_0` and :math:`p_1`, of every probability.
 
-        Args:
-            logits: As for ``predict_proba``.
-
-        Returns:
-            Two of the shape of ``predict_proba(logits)``, before rows are divided by their sum. With
-            ``view="top-label"`` there is one value for each sample, that of the predicted class.
+        Both have the shape of ``predict_proba(logits)``, before rows are divided by their sum. With
+        ``view="top-label"`` there is one value for each sample, that of the predicted class.
         """
         rows, of_map = self.rows(logits), self.map_
 
@@ -321,13 +303,9 @@ def value_of_a_hit(found: Ties) -> Steps:
 
     Let :math:`W_i, H_i` be the mass and the hits of the lowest i ties. A hit between ties i and i + 1, or tied with
     the latter, moves all later points :math:`(W, H)` by (1, 1). Its value is the slope of the convex minorant at the
-    edge that connects the points before it with those after. This edge begins where the tangent
-
-    .. math:: \tau_j = \min_{k \ge j} \frac{H_k + 1 - H_j}{W_k + 1 - W_j}
-
-    is the steepest among :math:`j \le i`, and ends at a corner of the minorant of the held-out data (Vovk et al.,
-    section 4): so the value is the running maximum of the tangents to these corners. Along ties of hits only,
-    tangents do not become steeper, and they are not computed.
+    edge that connects the points before it with those after: the running maximum over :math:`j \le i` of the tangents
+    :math:`\min_{k \ge j} (H_k + 1 - H_j) / (W_k + 1 - W_j)`, which touch corners of the minorant of the held-out data
+    (Vovk et al., section 4). Along ties of hits only, tangents do not become steeper, and they are not computed.
     """
     width, height = sums_before(found.mass), sums_before(found.hits)
     corner = np.append(pooled(found), len(found.mass))
@@ -387,7 +365,7 @@ class SplineCalibration(ScoreCalibrator):
         if knots < 2:
             raise ValueError(f"knots must be at least 2, got {knots}")
 
-    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> list[Curve]:
+    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> Iterator[Curve]:
         """Fit the splines and tabulate the maps."""
         from scipy.interpolate import CubicSpline  # a fit needs it, and a saved calibrator does not
 
@@ -398,7 +376,6 @@ class SplineCalibration(ScoreCalibrator):
         fraction = np.arange(copies + 1) / copies
         solve = np.linalg.pinv(basis(fraction))
         few = (np.linspace(0, copies - 1, min(copies, TABLE)).round() + 0.5) / copies
-        curves: list[Curve] = []
         for found in all_ties(scores.probability(XP).astype(np.float64), hits, weight):
             mass = sums_before(found.mass) / total
             gap = sums_before(found.hits - found.score * found.mass) / total
@@ -407,8 +384,7 @@ class SplineCalibration(ScoreCalibrator):
             slope = basis((mass[at] + mass[at + 1]) / 2, 1) @ heights
             # Beyond the held-out scores the correction is that of the outermost one.
             position = np.concatenate(([0.0], found.score[at], [1.0]))
-            curves.append(Lines(position, (position + np.pad(slope, 1, mode="edge")).clip(0, 1)))
-        return curves
+            yield Lines(position, (position + np.pad(slope, 1, mode="edge")).clip(0, 1))
 
 
 class SmoothScaling(StructuredMatrixScaling):
@@ -471,15 +447,7 @@ def spline_pieces(knots: Array, values: Array) -> tuple[Array, Array, Array]:
 
 
 def log_evidence(features: Array, hits: Array, counts: Array, found: Array, centre: Array) -> Array:
-    """Laplace's approximation of the log marginal likelihood of some regressions, up to a constant.
-
-    Args:
-        features: ``(rows, d, N)``.
-        hits: ``(N,)`` shares of hits.
-        counts: ``(N,)`` weights.
-        found: ``(rows, d)`` most likely coefficients.
-        centre: ``(d,)`` mean of their prior.
-    """
+    """Laplace's approximation of the log marginal likelihood of the found coefficients, up to a constant."""
     odds = (found[:, None] @ features)[:, 0]
     likelihood = ((hits * odds - softplus(odds)) * counts).sum(1)
     p = 1 / (1 + np.exp(-odds))
@@ -490,13 +458,7 @@ def log_evidence(features: Array, hits: Array, counts: Array, found: Array, cent
 
 
 def joined(odds: Array, hits: Array, counts: Array) -> tuple[Array, Array, Array]:
-    """Log-odds, shares of hits and weights: of many samples, means over narrow cells of equal width.
-
-    Args:
-        odds: ``(N,)``.
-        hits: ``(N,)`` zeros and ones.
-        counts: ``(N,)`` positive weights.
-    """
+    """Log-odds, shares of hits and weights: of many samples, means over narrow cells of equal width."""
     if len(odds) <= JOINED:
         return odds, hits, counts
     width = max(float(np.ptp(odds)) / JOINED, 1e-300)

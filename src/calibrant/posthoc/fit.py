@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio
-CHUNK = 2**18  # elements
+
 # With fewer samples, whether predictions are right is chance.
 FEWEST = 10
 # Fits of few rows are compared with doing nothing: of up to this many, or four times those that a method needs, if the
@@ -80,23 +80,19 @@ def canonical_order(data: HeldOut) -> IndexArray:
     depend on the processor, can only exchange neighbours that are nearly equal.
     """
     factors = random_words(0, data.logits.shape[1]) / 2.0**63
-    step = max(1, CHUNK // data.logits.shape[1])
-    position = np.empty(len(data.target))
-    for start in range(0, len(position), step):
-        part = data.logits[start : start + step].astype(np.float64)
-        below = np.maximum(part - part.max(1, keepdims=True), -1e30)
+
+    def projected(xp: NumpyOps, rows: Array) -> Array:
+        wide = xp.wide(rows)
+        below = np.maximum(wide - xp.largest(wide), -1e30)
         # Term by term: the order of other sums, and so their last bit, depends on the processor.
-        position[start : start + step] = (below * factors).cumsum(1)[:, -1]
+        return xp.cumsum(below * factors)[:, -1]
+
     weight = () if data.weight is None else (data.weight,)
-    return np.lexsort((*weight, position, data.target))
+    return np.lexsort((*weight, evaluated(projected, data.logits), data.target))
 
 
 def fold_of(data: HeldOut, folds: int) -> IndexArray:
-    """Fold of each sample: every class is spread evenly, and the order of the samples does not matter.
-
-    A sample is in one fold, whatever its weight: if a part of it were fitted and another predicted, a weight that is no
-    count of independent samples would make every method look better the closer it fits.
-    """
+    """Fold of each sample, whatever its weight: each class is spread evenly, and the samples' order does not matter."""
     order = canonical_order(data)
     # At random within each class: neighbours dealt to different folds would predict one another, and promise too much.
     order = order[np.lexsort((random_words(1, len(order)), data.target[order]))]
@@ -109,11 +105,13 @@ def out_of_fold(
     fit_map: Callable[[HeldOut], Map], data: HeldOut, fold: IndexArray, numbers: Iterable[int]
 ) -> tuple[Array, IndexArray]:
     """Probabilities of the samples of some folds by fits without their fold, in float64, and their places."""
-    places = [np.flatnonzero(fold == number) for number in numbers]
-    places = [place for place in places if len(place)]
-    found = [
-        evaluated(fit_map(data.take(fold != fold[place[0]])).probabilities, data.logits[place]) for place in places
-    ]
+    found, places = [], []
+    for number in numbers:
+        here = fold == number
+        if here.any():
+            fitted = fit_map(data.take(~here))
+            found.append(evaluated(fitted.probabilities, data.logits[here]))
+            places.append(np.flatnonzero(here))
     return np.concatenate(found).astype(np.float64), np.concatenate(places)
 
 
@@ -318,7 +316,8 @@ class Calibrator(Fitted, ABC):
     def examine(self, data: HeldOut) -> None:
         """Add notices: few rows, absent classes, useless predictions, and a small fit that is worse than nothing."""
         super().examine(data)
-        (count, classes), needed = data.logits.shape, self.rows_needed(data.logits.shape[1])
+        count, classes = data.logits.shape
+        needed = self.rows_needed(classes)
         if count < needed:
             self.notice(
                 f"{counted(count, 'sample')} of {classes} classes {'are' if count > 1 else 'is'} few for this method, "

@@ -470,14 +470,7 @@ class Curves(Map):
 
 
 def _divided(xp: Any, shares: Array, left: Array, confidence: Array) -> Array:
-    """Divide the rest among the other classes, so that none overtakes the top class if that is possible.
-
-    Args:
-        xp: Operations.
-        shares: Proportions of the others, ``(N, C)`` with rows that sum to one.
-        left: Probability to divide, ``(N, 1)``.
-        confidence: Probability of the top class, ``(N, 1)``.
-    """
+    """What the confidence leaves, divided among the other classes so that none overtakes it, if that is possible."""
     equal = 1 / (int(shares.shape[1]) - 1)
     # Slightly below, so that a tie goes to the top class whatever its index.
     ceiling = confidence * (1 - (4.5e-16 if xp.is_double(confidence) else 2.4e-7))

@@ -41,11 +41,6 @@ class PriorShift(Calibrator):
     Attributes:
         source_: Frequencies of the classes in the held-out data, mixed with a share of 1 / (n + 1) of equal ones.
 
-    References:
-        Saerens, Latinne, Decaestecker, "Adjusting the Outputs of a Classifier to New a Priori Probabilities",
-        Neural Computation 2002 (``"em"``); Lipton, Wang, Smola, "Detecting and Correcting for Label Shift with Black
-        Box Predictors", ICML 2018 (``"confusion"``).
-
     Example:
         A test for a disease, fitted where half of the patients have it, and used where 5 % do:
 
@@ -109,12 +104,8 @@ class PriorShift(Calibrator):
 
         Args:
             logits: Logits of the new samples, as for ``predict_proba``.
-            method: ``"em"``, the frequencies with the highest likelihood of the new samples, which is the more precise
-                one if probabilities are calibrated; or ``"confusion"``, those that explain the mean prediction, given
-                the mean prediction for every class of the held-out data.
-
-        Raises:
-            ValueError: If there are no samples.
+            method: ``"em"``, the frequencies with the highest likelihood of the new samples; or ``"confusion"``, those
+                that explain the mean prediction, given the mean prediction for every class of the held-out data.
         """
         inputs.check_choice("method", method, ("em", "confusion"))
         rows = self.rows(logits)

@@ -23,19 +23,13 @@ KEY = "calibrant"
 
 
 def save(calibrator: Fitted, path: str | os.PathLike[str], *, inputs: str | None = None) -> None:
-    """Write a fitted calibrator to a file, whole or not at all.
-
-    :doc:`/shipping` has the format. It holds no code and no pickle.
+    """Write a fitted calibrator of this package to a file, whole or not at all: :doc:`/shipping` has the format.
 
     Args:
-        calibrator: Any fitted calibrator of ``calibrant.posthoc``, or a ``ConformalClassifier``.
+        calibrator: Any fitted calibrator, or a ``ConformalClassifier``; options and labels are numbers or text.
         path: File to write; its folder is made if needed.
         inputs: ``"logits"`` or ``"probabilities"``, what it was fitted on; ``calibrant apply`` then has a notice where
             the other would change the result.
-
-    Raises:
-        TypeError: If the calibrator is not one of this package, or an option or label is not a number or text.
-        RuntimeError: If it is not fitted.
 
     Example:
         >>> import tempfile
@@ -83,18 +77,12 @@ def save(calibrator: Fitted, path: str | os.PathLike[str], *, inputs: str | None
 
 
 def load(path: str | os.PathLike[str], *, kind: type[Any] = Fitted) -> Any:
-    """Read a calibrator that :func:`save` wrote.
-
-    Nothing in the file is run.
+    """Read a calibrator that :func:`save` wrote; nothing in the file is run. Raises ``ValueError`` for any other file.
 
     Args:
         path: File to read.
         kind: Class that the calibrator must have, such as :class:`Calibrator` for anything with ``predict_proba`` of
             classes; by default any.
-
-    Raises:
-        ValueError: If this is not such a file, it is damaged, a newer version of Calibrant wrote it, or it holds
-            another kind.
     """
     from safetensors.numpy import load as arrays_in
 
@@ -152,24 +140,15 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
 def to_onnx(calibrator: Fitted, path: str | os.PathLike[str]) -> None:
     """Write a fitted calibrator as an ONNX model: ``logits`` in, ``probabilities`` out, both float32 ``(N, C)``.
 
-    The batch has any size N. A binary calibrator takes ``(N, 2)`` too: a column of zeros and the logit. Dense logits
-    have to be flattened to ``(N, C)`` first. Probabilities equal those of ``predict_proba`` for the same float32 logits
-    to 1e-6, or a few 1e-6 for logits of 100 and more. The metadata of the model has ``calibrant.method`` and
-    ``calibrant.labels``, a JSON list with the label of each column.
-
-    Group-conditional sets have a second input ``groups``, int64 ``(N,)``: the position of each sample's group in
-    ``groups_``, which ``calibrant.groups`` of the metadata has as a JSON list. Any other number, such as -1, stands for
-    an unknown group, whose sets hold all classes.
+    The batch has any size N. A binary calibrator takes ``(N, 2)`` too: a column of zeros and the logit. Probabilities
+    equal those of ``predict_proba`` for the same float32 logits to 1e-6. The metadata of the model has
+    ``calibrant.labels``, a JSON list with the label of each column. Group-conditional sets have a second input
+    ``groups``, int64 ``(N,)``: positions in ``groups_``, or -1 for an unknown group. :doc:`/shipping` has more.
 
     Args:
         calibrator: Any fitted calibrator, or a ``ConformalClassifier`` without randomisation, whose output ``sets`` is
             boolean.
         path: File to write, whole or not at all.
-
-    Raises:
-        ModuleNotFoundError: If ``onnx`` is missing: ``pip install 'calibrant[onnx]'``.
-        RuntimeError: If the calibrator is not fitted.
-        ValueError: If sets are randomised.
     """
     try:
         from calibrant.posthoc.onnx_graph import model_of

@@ -157,17 +157,14 @@ class TemperatureError(ValueError):
 def best_temperature(
     logits: Any, target: Any, weight: Any = None, *, start: float | None = None, tolerance: float = 2e-4
 ) -> float:
-    """Return the temperature that minimises the NLL; arrays or tensors.
+    """Return the temperature that minimises the NLL; raises ``TemperatureError`` if there is none.
 
     Args:
-        logits: ``(N, C)``, finite.
+        logits: ``(N, C)``, finite: an array or a tensor.
         target: ``(N,)`` class indices.
         weight: ``(N,)`` non-negative weights of the samples.
         start: Log of a temperature to begin at; by default it is estimated from some of the samples.
         tolerance: Size of the Newton step at which to stop: the relative error is about its square.
-
-    Raises:
-        TemperatureError: If the NLL has no minimum.
     """
     if start is None:
         start = _estimate(logits, target, weight)
