@@ -281,18 +281,17 @@ class ConformalClassifier(Fitted):
             )
         self._check(groups)
         data, names = checked_samples(logits, target, None, ignore_index, classes)
-        part, known = np.zeros_like(data.target), self.groups_
+        part, parts, known = np.zeros_like(data.target), 1, self.groups_
         if self.coverage == "class-conditional":
-            part = data.target
+            part, parts = data.target, data.logits.shape[1]
         elif self.coverage == "group-conditional":
             every = frames.as_array(target).reshape(-1)
             labels = group_labels(groups, len(every))
             if ignore_index is not None:
                 labels = [label for label, kept in zip(labels, (every != ignore_index).tolist(), strict=True) if kept]
             known = known_groups(labels)
-            part = positions(labels, known)
-        classes_or_groups = data.logits.shape[1] if self.coverage == "class-conditional" else max(1, len(known))
-        self.map_, counts = self._sets(data, part, classes_or_groups)
+            part, parts = positions(labels, known), len(known)
+        self.map_, counts = self._sets(data, part, parts)
         self.groups_, self.labels_, self.notices_ = known, names, []
         self.class_count_, self.samples_ = data.logits.shape[1], len(data.target)
         self.examine(data)

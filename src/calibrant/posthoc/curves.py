@@ -94,7 +94,7 @@ class ScoreCalibrator(Calibrator):
             scores = LogScores(*(np.ascontiguousarray(part[:, block].T) for part in found))
             happened = np.ascontiguousarray(hits[:, block].T, dtype=np.float64)
             curves += self.fit_scores(scores, happened, data.weights)
-        tables = [curve.arrays() for curve in curves]
+        tables = [curve.split()[1] for curve in curves]
         whole = curves[0].rebuilt(lambda name, _: stacked([arrays[name] for arrays in tables], data.logits.dtype))
         return self.mixed(Curves(whole, self.view, data.logits.dtype == np.float32), data)
 

@@ -203,63 +203,54 @@ class Part:
     def __init_subclass__(cls) -> None:
         Part.kinds[cls.__name__] = cls
 
-    def children(self) -> Iterator[tuple[str, Any]]:
-        """Values of the fields, those of a tuple one by one, with their dotted names."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, tuple):
-                yield from ((f"{field.name}.{number}", each) for number, each in enumerate(value))
-            else:
-                yield field.name, value
-
     def parts(self) -> Iterator["Part"]:
         """All parts, this one first."""
         yield self
-        for _, value in self.children():
-            if isinstance(value, Part):
-                yield from value.parts()
+        for field in fields(self):
+            value = getattr(self, field.name)
+            for each in value if isinstance(value, tuple) else (value,):
+                if isinstance(each, Part):
+                    yield from each.parts()
 
-    def arrays(self) -> dict[str, Array]:
-        """All arrays, by their dotted names."""
-        found: dict[str, Array] = {}
-        for name, value in self.children():
-            if isinstance(value, Part):
-                found |= {f"{name}.{inner}": array for inner, array in value.arrays().items()}
-            elif hasattr(value, "dtype"):
-                found[name] = value
-        return found
+    def split(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """The map without its arrays, as JSON, and the arrays by their dotted names."""
+        arrays: dict[str, Array] = {}
+        return _described(self, "", arrays), arrays
 
     def rebuilt(self, value_of: Callable[[str, Any], Any]) -> Any:
         """The same map with other arrays: each is what ``value_of`` gives for its name and itself."""
-        arrays = {name: value_of(name, array) for name, array in self.arrays().items()}
-        return from_description(self.described(), arrays)
-
-    def described(self) -> dict[str, Any]:
-        """The map without its arrays, as JSON."""
-        return {"kind": type(self).__name__} | {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        description, arrays = self.split()
+        return from_description(description, {name: value_of(name, array) for name, array in arrays.items()})
 
 
-def _plain(value: Any) -> Any:
+def _described(value: Any, name: str, arrays: dict[str, Array]) -> Any:
     if isinstance(value, Part):
-        return value.described()
+        found = {"kind": type(value).__name__}
+        for field in fields(value):
+            dotted = f"{name}.{field.name}".lstrip(".")
+            found[field.name] = _described(getattr(value, field.name), dotted, arrays)
+        return found
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
-    return "array" if hasattr(value, "dtype") else value
+        return [_described(each, f"{name}.{number}", arrays) for number, each in enumerate(value)]
+    if hasattr(value, "dtype"):
+        arrays[name] = value
+        return "array"
+    return value
 
 
-def from_description(description: Any, arrays: dict[str, Array], prefix: str = "") -> Any:
-    """The inverse of ``described`` and ``arrays``; raises ``KeyError`` or ``TypeError`` if they do not fit."""
+def from_description(description: Any, arrays: dict[str, Array], name: str = "") -> Any:
+    """The inverse of ``split``; raises ``KeyError`` or ``TypeError`` if they do not fit."""
+    if description == "array":
+        return arrays[name]
     if isinstance(description, list):
-        return tuple(from_description(each, arrays, f"{prefix}.{k}") for k, each in enumerate(description))
+        return tuple(from_description(each, arrays, f"{name}.{number}") for number, each in enumerate(description))
     if not isinstance(description, dict):
         return description
-    given = {name: value for name, value in description.items() if name != "kind"}
-    paths = {name: f"{prefix}.{name}".lstrip(".") for name in given}
-    kind = Part.kinds[description["kind"]]
-    return kind(**{
-        name: arrays[paths[name]] if value == "array" else from_description(value, arrays, paths[name])
-        for name, value in given.items()
-    })  # fmt: skip
+    values = {}
+    for field, value in description.items():
+        if field != "kind":
+            values[field] = from_description(value, arrays, f"{name}.{field}".lstrip("."))
+    return Part.kinds[description["kind"]](**values)
 
 
 class Map(Part):

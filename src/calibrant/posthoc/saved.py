@@ -51,9 +51,8 @@ def save(calibrator: Fitted, path: str | os.PathLike[str], *, inputs: str | None
         )
     calibrator.require_fitted()
     found = {name: getattr(calibrator, name) for name in calibrator.found}
-    arrays = calibrator.map_.arrays() | {
-        f"found.{name}": value for name, value in found.items() if isinstance(value, np.ndarray)
-    }
+    description, arrays = calibrator.map_.split()
+    arrays |= {f"found.{name}": value for name, value in found.items() if isinstance(value, np.ndarray)}
     header = {
         "format": FORMAT,
         "version": VERSION,
@@ -64,7 +63,7 @@ def save(calibrator: Fitted, path: str | os.PathLike[str], *, inputs: str | None
         "labels": calibrator.labels_,
         "rows": calibrator.samples_,
         "inputs": inputs,
-        "map": calibrator.map_.described(),
+        "map": description,
         "found": {name: value for name, value in found.items() if f"found.{name}" not in arrays},
     }
     try:
