@@ -10,17 +10,9 @@ import numpy as np
 from calibrant import inputs
 from calibrant.frames import Array
 from calibrant.inputs import counted
-from calibrant.posthoc.curves import (
-    BetaCalibration,
-    CentredIsotonicCalibration,
-    IsotonicCalibration,
-    SmoothScaling,
-    SplineCalibration,
-    VennAbers,
-)
+from calibrant.posthoc import curves, scaling
 from calibrant.posthoc.fit import Calibrator, HeldOut, canonical_order, fold_of, out_of_fold
 from calibrant.posthoc.map import FLOOR, TINY, Logits, Map, Mixed, Mixture, evaluated
-from calibrant.posthoc.scaling import StructuredMatrixScaling, StructuredVectorScaling, TemperatureScaling
 from calibrant.posthoc.solvers import mixture_weights
 
 
@@ -75,7 +67,7 @@ class Unchanged(Calibrator):
         return self.mixed(Logits(), data)
 
 
-class LooseMatrixScaling(StructuredMatrixScaling):
+class LooseMatrixScaling(scaling.StructuredMatrixScaling):
     """Structured matrix scaling with a hundredth of its prior, as a member of a mixture with many classes."""
 
     strength, tolerance = 0.01, 1e-5
@@ -83,17 +75,17 @@ class LooseMatrixScaling(StructuredMatrixScaling):
 
 MEMBERS: dict[str, Any] = {
     "unchanged": Unchanged,
-    "temperature": TemperatureScaling,
-    "svs": StructuredVectorScaling,
-    "sms": StructuredMatrixScaling,
+    "temperature": scaling.TemperatureScaling,
+    "svs": scaling.StructuredVectorScaling,
+    "sms": scaling.StructuredMatrixScaling,
     "loose sms": LooseMatrixScaling,
-    "smooth": SmoothScaling,
-    "beta": BetaCalibration,
-    "isotonic": IsotonicCalibration,
-    "centred isotonic": CentredIsotonicCalibration,
-    "spline": SplineCalibration,
-    "class-wise spline": lambda: SplineCalibration(view="class-wise"),
-    "venn-abers": VennAbers,
+    "smooth": curves.SmoothScaling,
+    "beta": curves.BetaCalibration,
+    "isotonic": curves.IsotonicCalibration,
+    "centred isotonic": curves.CentredIsotonicCalibration,
+    "spline": curves.SplineCalibration,
+    "class-wise spline": lambda: curves.SplineCalibration(view="class-wise"),
+    "venn-abers": curves.VennAbers,
 }
 
 
