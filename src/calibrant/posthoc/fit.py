@@ -85,7 +85,7 @@ def canonical_order(data: HeldOut) -> IndexArray:
         wide = xp.wide(rows)
         below = np.maximum(wide - xp.largest(wide), -1e30)
         # Term by term: the order of other sums, and so their last bit, depends on the processor.
-        return xp.cumsum(below * factors)[:, -1]
+        return np.asarray(xp.cumsum(below * factors)[:, -1])
 
     weight = () if data.weight is None else (data.weight,)
     return np.lexsort((*weight, evaluated(projected, data.logits), data.target))

@@ -14,8 +14,7 @@ from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.solvers import mixture_weights
 
 Estimate = Literal["em", "confusion"]
-# Distance of the sum of given frequencies from 1 that rounding explains.
-TOLERANCE = 0.005
+
 # Rows below which an estimate of the frequencies has a notice.
 LEAST_NEW_ROWS = 100
 # Condition number of the confusion matrix above which its inverse is mostly noise.
@@ -52,9 +51,7 @@ class PriorShift(Calibrator):
         >>> shift = PriorShift([0.95, 0.05], "platt").fit(2 * logits, ill)
         >>> float(shift.predict_proba(np.zeros(1))[0, 1].round(2))
         0.05
-        >>> rare = draw.random(4000) < 0.2
-        >>> shift.adapt(2 * (draw.normal(size=4000) + 2 * rare - 1)).round(1)
-        array([0.8, 0.2])
+
     """
 
     found = ("prior", "source_", "confusion_")
@@ -115,7 +112,7 @@ class PriorShift(Calibrator):
         predicted = evaluated(known.probabilities, of_tensor(rows) if is_tensor(rows) else rows).astype(np.float64)
         if len(predicted) < LEAST_NEW_ROWS:
             few = f"{counted(len(predicted), 'sample')} {'is' if len(predicted) == 1 else 'are'} few"
-            _warn(f"{few} to estimate frequencies from: give a prior, or more samples")
+            inputs.warn(f"PriorShift: {few} to estimate frequencies from: give a prior, or more samples", FitWarning)
         found = mixture_weights(predicted / self.source_) if method == "em" else self._by_confusion(predicted.mean(0))
         self.prior = tuple(found.tolist())
         self.map_ = self.moved(known)
@@ -128,9 +125,10 @@ class PriorShift(Calibrator):
         confusion = self.confusion_.T
         condition = float(np.linalg.cond(confusion))
         if condition > ILL_CONDITIONED:
-            _warn(
-                f"some classes can hardly be separated (condition number of the confusion matrix: {condition:.2g}), "
-                'so their frequencies are uncertain: use method="em"'
+            inputs.warn(
+                "PriorShift: some classes can hardly be separated (condition number of the confusion matrix: "
+                f'{condition:.2g}), so their frequencies are uncertain: use method="em"',
+                FitWarning,
             )
         system = np.vstack((confusion, np.full(len(mean), SUM_TO_ONE)))
         found, _ = nnls(system, np.append(mean, SUM_TO_ONE))
@@ -140,10 +138,6 @@ class PriorShift(Calibrator):
 def checked_prior(prior: Sequence[float]) -> tuple[float, ...]:
     """Check frequencies of classes; those that sum to nearly one, as rounded ones do, are divided by their sum."""
     values = np.asarray(prior, dtype=np.float64)
-    if values.ndim != 1 or len(values) < 2 or not (values >= 0).all() or not abs(values.sum() - 1) <= TOLERANCE:
+    if values.ndim != 1 or len(values) < 2 or not (values >= 0).all() or not abs(values.sum() - 1) <= inputs.TOLERANCE:
         raise ValueError(f"prior must be one frequency of at least 0 for each class, and sum to 1, got {list(prior)!r}")
     return tuple((values / values.sum()).tolist())
-
-
-def _warn(text: str) -> None:
-    inputs.warn(f"PriorShift: {text}", FitWarning)

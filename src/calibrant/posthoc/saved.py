@@ -70,9 +70,8 @@ def save(calibrator: Fitted, path: str | os.PathLike[str], *, inputs: str | None
         text = json.dumps(header)
     except TypeError as error:
         raise TypeError(f"a file holds only numbers and text as options and labels: {error}") from None
-    write_whole(
-        Path(path), serialised({name: np.array(value, order="C") for name, value in arrays.items()}, {KEY: text})
-    )
+    contiguous = {name: np.array(value, order="C") for name, value in arrays.items()}
+    write_whole(Path(path), serialised(contiguous, {KEY: text}))
 
 
 def load(path: str | os.PathLike[str], *, kind: type[Any] = Fitted) -> Any:
@@ -120,9 +119,7 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
     except (SafetensorError, ValueError) as error:
         raise _error(path, f"is not a safetensors file, or is damaged ({error})") from None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise _error(
-            path, "is a safetensors file, but not of a calibrator: pass a file that calibrant.posthoc.save wrote"
-        )
+        raise _error(path, "is a safetensors file, but not of a calibrator: pass one that calibrant.posthoc.save wrote")
     version = header.get("version")
     if version != VERSION:
         remedy = "fit again and save, or use the calibrant that wrote it"

@@ -9,7 +9,7 @@ import numpy as np
 from calibrant import inputs
 from calibrant.frames import Array, as_array
 from calibrant.posthoc.fit import Calibrator, HeldOut, fold_of
-from calibrant.posthoc.map import Affine, Map, Mixture, evaluated
+from calibrant.posthoc.map import Affine, Logits, Map, Mixture, evaluated
 from calibrant.posthoc.solvers import (
     SINGLE_PRECISION,
     Correction,
@@ -138,7 +138,7 @@ class EnsembleTemperatureScaling(Tempered):
 
     def fit_map(self, data: HeldOut) -> Map:
         """Solve for the temperature, then for the weights."""
-        maps = self.fit_temperature(data), Affine(np.array(1.0), np.array(0.0)), Affine(np.array(0.0), np.array(0.0))
+        maps = self.fit_temperature(data), Logits(), Affine(np.array(0.0), np.array(0.0))
         wide = data.logits.astype(np.float64, copy=False)
         of_right = [evaluated(each.probabilities, wide)[data.of_target] for each in maps]
         weights = mixture_weights(np.stack(of_right, axis=1), data.weight)
