@@ -199,7 +199,8 @@ class AutoCalibration(Calibrator):
             here, there = groups == group, groups != group
             others = self._best(names, each[:, there], data.take(there)) if there.any() else weights
             mixed = np.tensordot(others, each[:, here], 1)
-            gains[here] = _losses(each[0, here], data.take(here)) - _losses(mixed, data.take(here))
+            tested = data.take(here)
+            gains[here] = _losses(each[0, here], tested) - _losses(mixed, tested)
         mean = float(data.share @ gains)
         error = math.sqrt(float(data.share @ (gains - mean) ** 2) / data.count)
         self.gain_ = (mean, mean - 1.96 * error, mean + 1.96 * error)

@@ -34,9 +34,8 @@ def edges_at(found: Ties, places: Array) -> Array:
     """Edges after whole numbers of copies, half-way between the ties that they separate."""
     # By the middles of the two copies next to an edge, rounding of the sums does not move it.
     ends, last = found.mass.cumsum(), len(found.mass) - 1
-    below, above = (
-        found.score[np.searchsorted(ends, places + step, side="right").clip(0, last)] for step in (-0.5, 0.5)
-    )
+    below = found.score[np.searchsorted(ends, places - 0.5, side="right").clip(0, last)]
+    above = found.score[np.searchsorted(ends, places + 0.5, side="right").clip(0, last)]
     return np.asarray(below + (above - below) / 2)
 
 
@@ -74,7 +73,8 @@ class HistogramBinning(ScoreCalibrator):
             edges = cut.astype(found.score.dtype)
             if self.mode == "equal-mass":
                 edges = edges_at(found, (cut * count).round())
-            until = np.concatenate(([0], np.searchsorted(found.score, edges, side="right"), [len(found.score)]))
+            inner = np.searchsorted(found.score, edges, side="right")
+            until = np.concatenate(([0], inner, [len(found.score)]))
             mass, right = (np.diff(sums_before(part)[until]) for part in (found.mass, found.hits))
             bounds = np.concatenate(([0.0], edges, [1.0]))
             rates = (right / np.where(mass > 0, mass, 1.0)).clip(0, 1)  # sums of weights are rounded
@@ -98,7 +98,8 @@ class BayesianBinning(ScoreCalibrator):
         count, copies = copies_of(weight)
         root = float(weight.sum()) ** (1 / 3)
         most = max(1, min(math.ceil(root * SPREAD), round(count), max(len(weight), MOST_BINS)))
-        bins = _Bins(np.arange(max(1, min(math.floor(root / SPREAD), most)), most + 1), count, copies)
+        least = max(1, min(math.floor(root / SPREAD), most))
+        bins = _Bins(np.arange(least, most + 1), count, copies)
         for found in all_ties(scores.probability(XP), hits, weight * copies):
             yield bins.averaged(found)
 
@@ -124,8 +125,9 @@ class _Bins:
         edges = edges_at(found, self.places)
         until = np.searchsorted(found.score, edges, side="right")
         low, high = self._ends(until, 0, len(found.score))
-        mass = (sums_before(found.mass)[high] - sums_before(found.mass)[low]) / self.copies
-        hits = (sums_before(found.hits)[high] - sums_before(found.hits)[low]) / self.copies
+        masses, all_hits = sums_before(found.mass), sums_before(found.hits)
+        mass = (masses[high] - masses[low]) / self.copies
+        hits = (all_hits[high] - all_hits[low]) / self.copies
         hits = hits.clip(0, mass)  # sums of weights are rounded
         left, right = self._ends(edges.astype(np.float64), 0.0, 1.0)
         of_hit = ((left + right) / 2).clip(1e-12, 1 - 1e-12) * self.prior

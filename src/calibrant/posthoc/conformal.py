@@ -65,7 +65,8 @@ class Sets(Part):
         limit = xp.like(self.quantile, scores)
         if self.grouped:
             known = (places >= 0) & (places < len(self.quantile))
-            limit = xp.where(known, limit[xp.where(known, places, 0)], math.inf)[:, None]
+            of_known = limit[xp.where(known, places, 0)]
+            limit = xp.where(known, of_known, math.inf)[:, None]
         slack = ROUNDINGS * float(np.finfo(np.float64 if xp.is_double(scores) else np.float32).eps)
         return scores <= limit + slack
 
@@ -117,7 +118,10 @@ def tuned_penalty(sets: Sets, data: HeldOut, alpha: float, goal: TuningGoal) -> 
         scores = evaluated(replace(sets, penalty=penalty).scores, data.logits)
         held = scores <= conformal_quantile(scores[data.of_target], alpha)
         sizes = held.sum(1)
-        costs.append(float(sizes.sum()) if goal == "size" else coverage_violation(sizes, held[data.of_target], alpha))
+        if goal == "size":
+            costs.append(float(sizes.sum()))
+        else:
+            costs.append(coverage_violation(sizes, held[data.of_target], alpha))
     return PENALTIES[goal][int(np.argmin(costs))]
 
 

@@ -95,7 +95,11 @@ class ScoreCalibrator(Calibrator):
             happened = np.ascontiguousarray(hits[:, block].T, dtype=np.float64)
             curves += self.fit_scores(scores, happened, data.weights)
         tables = [curve.split()[1] for curve in curves]
-        whole = curves[0].rebuilt(lambda name, _: stacked([arrays[name] for arrays in tables], data.logits.dtype))
+
+        def of_all(name: str, _: Array) -> Array:
+            return stacked([arrays[name] for arrays in tables], data.logits.dtype)
+
+        whole = curves[0].rebuilt(of_all)
         return self.mixed(Curves(whole, self.view, data.logits.dtype == np.float32), data)
 
 
@@ -276,7 +280,8 @@ class VennAbers(ScoreCalibrator):
         # Only the order of the scores matters; that of log-odds is exact near 1 too.
         for found in all_ties(scores.log_odds(XP), hits, weight):
             # A miss is a hit in the mirror.
-            mirrored = Ties(-found.score[::-1], found.mass[::-1], (found.mass - found.hits)[::-1])
+            misses = found.mass - found.hits
+            mirrored = Ties(-found.score[::-1], found.mass[::-1], misses[::-1])
             yield TwoSteps(value_of_a_hit(mirrored), value_of_a_hit(found))
 
     def predict_interval(self, logits: Any) -> Any:
@@ -425,9 +430,9 @@ def fit_curve(odds: Array, hits: Array, counts: Array) -> tuple[Array, Array, Ar
     factors[:, 2:] = np.array(SCALES)[:, None]
     features = np.concatenate((line, bends)) * factors[:, :, None]
     centre = np.eye(features.shape[1])[0]
-    found = logistic_regression(
-        features, np.broadcast_to(y, (len(SCALES), len(y))), centre, PRECISION / float(counts.sum()), weight=counts
-    )
+    targets = np.broadcast_to(y, (len(SCALES), len(y)))
+    pull = PRECISION / float(counts.sum())
+    found = logistic_regression(features, targets, centre, pull, weight=counts)
     evidence = log_evidence(features, y, counts, found, centre)
     shares = np.exp(evidence - evidence.max())
     mean = shares / shares.sum() @ (found * factors)
@@ -471,7 +476,8 @@ def joined(odds: Array, hits: Array, counts: Array) -> tuple[Array, Array, Array
 def knots_of(odds: Array) -> Array:
     """Quantiles of the different log-odds; near ones are joined."""
     values = np.unique(odds)
-    places = np.quantile(values, (np.arange(min(KNOTS, len(values))) + 0.5) / min(KNOTS, len(values)))
+    count = min(KNOTS, len(values))
+    places = np.quantile(values, (np.arange(count) + 0.5) / count)
     kept = [places[0]]
     for place in places[1:]:
         if place - kept[-1] > max(NEAREST * (places[-1] - places[0]), LEAST_GAP):
@@ -486,8 +492,12 @@ def roughness_basis(knots: Array, odds: Array) -> Array:
     """
     if len(knots) < FEWEST_KNOTS:
         return np.zeros((len(odds), 0))
-    centre, half = (knots[0] + knots[-1]) / 2, max((knots[-1] - knots[0]) / 2, LEAST_HALF)
-    k, v = (knots - centre) / half, (odds - centre) / half
-    free = np.linalg.qr(np.stack((np.ones_like(k), k), axis=1), mode="complete")[0][:, 2:]
-    values, vectors = np.linalg.eigh(12 * free.T @ np.abs(k[:, None] - k) ** 3 @ free)
+    centre = (knots[0] + knots[-1]) / 2
+    half = max((knots[-1] - knots[0]) / 2, LEAST_HALF)
+    k = (knots - centre) / half
+    v = (odds - centre) / half
+    line = np.stack((np.ones_like(k), k), axis=1)
+    free = np.linalg.qr(line, mode="complete")[0][:, 2:]
+    roughness = 12 * np.abs(k[:, None] - k) ** 3
+    values, vectors = np.linalg.eigh(free.T @ roughness @ free)
     return np.asarray(np.abs(v[:, None] - k) ** 3 @ (free @ vectors / np.sqrt(values)))

@@ -325,7 +325,8 @@ class Calibrator(Fitted, ABC):
             )
         absent = np.flatnonzero(np.bincount(data.target, minlength=classes) == 0).tolist()
         if absent and self.moves_classes:
-            named = ", ".join(str(k if self.labels_ is None else self.labels_[k]) for k in absent[:5])
+            labels = range(classes) if self.labels_ is None else self.labels_
+            named = ", ".join(str(labels[k]) for k in absent[:5])
             named += ", ..." if len(absent) > 5 else ""
             self.notice(
                 f"{len(absent)} of {classes} classes {'has' if len(absent) == 1 else 'have'} no samples ({named}), and "

@@ -387,7 +387,8 @@ class Lines(Curve):
         left = xp.search(xp.like(self.knots[:, 1:-1], position), position, True)
         low, high = xp.take(knots, left), xp.take(knots, left + 1)
         width = high - low
-        share = xp.where(width > 0, (position - low) / xp.where(width > 0, width, 1.0), 0.0)
+        some = width > 0
+        share = xp.where(some, (position - low) / xp.where(some, width, 1.0), 0.0)
         share = xp.clip(share, 0.0, 1.0)
         start, end = xp.take(values, left), xp.take(values, left + 1)
         return start + share * (end - start)
@@ -468,7 +469,8 @@ def _divided(xp: Any, shares: Array, left: Array, confidence: Array) -> Array:
     kept = confidence >= 1 / int(shares.shape[1])
     largest = xp.largest(shares)
     excess, room = left * largest - ceiling, left * (largest - equal)
-    level = xp.where(kept & (excess > 0) & (room > 0), excess / xp.where(room > 0, room, 1.0), 0.0)
+    some = room > 0
+    level = xp.where(kept & (excess > 0) & some, excess / xp.where(some, room, 1.0), 0.0)
     others = left * (shares + xp.clip(level, 0.0, 1.0) * (equal - shares))
     return xp.where(kept, xp.clip(others, None, ceiling), others)
 
@@ -487,8 +489,10 @@ def evaluated(function: Callable[..., Any], rows: Array, *more: Array) -> Any:
     with np.errstate(all="ignore"):
         if len(rows) <= step:
             return function(NumpyOps(), rows, *more)
-        starts = range(0, len(rows), step)
-        pieces = [function(NumpyOps(), *(part[start : start + step] for part in (rows, *more))) for start in starts]
+        pieces = []
+        for start in range(0, len(rows), step):
+            at = slice(start, start + step)
+            pieces.append(function(NumpyOps(), rows[at], *(part[at] for part in more)))
     if isinstance(pieces[0], tuple):
         return tuple(np.concatenate(each) for each in zip(*pieces, strict=True))
     return np.concatenate(pieces)

@@ -133,11 +133,14 @@ class OnnxOps(NumpyOps):
         width = sum(part.shape[1] for part in parts)
         return self.made("Concat", *parts, shape=(parts[0].shape[0], width), axis=axis)
 
+    def reduced(self, operator: str, rows: Node) -> Node:
+        return self.made(operator, rows, self.integers(1), shape=(rows.shape[0], 1), keepdims=1)
+
     def largest(self, rows: Node) -> Node:
-        return self.made("ReduceMax", rows, self.integers(1), shape=(rows.shape[0], 1), keepdims=1)
+        return self.reduced("ReduceMax", rows)
 
     def total(self, rows: Node) -> Node:
-        return self.made("ReduceSum", rows, self.integers(1), shape=(rows.shape[0], 1), keepdims=1)
+        return self.reduced("ReduceSum", rows)
 
     def argmax(self, rows: Node) -> Node:
         return self.made("ArgMax", rows, dtype=np.int64, shape=(rows.shape[0], 1), axis=1, keepdims=1)

@@ -88,7 +88,8 @@ class PriorShift(Calibrator):
         """The calibrator's map, moved to the new frequencies."""
         if self.prior is None:
             return known
-        return Affine(np.array(1.0), np.log(np.maximum(self.prior, TINY) / self.source_), known, True)
+        change = np.maximum(self.prior, TINY) / self.source_
+        return Affine(np.array(1.0), np.log(change), known, of_log_probabilities=True)
 
     def examine(self, data: HeldOut) -> None:
         """Collect the notices of the calibrator."""
@@ -138,6 +139,7 @@ class PriorShift(Calibrator):
 def checked_prior(prior: Sequence[float]) -> tuple[float, ...]:
     """Check frequencies of classes; those that sum to nearly one, as rounded ones do, are divided by their sum."""
     values = np.asarray(prior, dtype=np.float64)
-    if values.ndim != 1 or len(values) < 2 or not (values >= 0).all() or not abs(values.sum() - 1) <= inputs.TOLERANCE:
+    sums_to_one = abs(values.sum() - 1) <= inputs.TOLERANCE
+    if values.ndim != 1 or len(values) < 2 or not (values >= 0).all() or not sums_to_one:
         raise ValueError(f"prior must be one frequency of at least 0 for each class, and sum to 1, got {list(prior)!r}")
     return tuple((values / values.sum()).tolist())

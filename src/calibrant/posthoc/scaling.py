@@ -476,8 +476,9 @@ class MatrixScaling(Calibrator):
         totals: list[float] = []
         for penalties in grid:
             total = 0.0
+            penalty = _penalty(data.logits.shape[1], *penalties)
             for fold, (kept, out) in enumerate(parts):
-                fits[fold] = fit_affine(kept, _penalty(data.logits.shape[1], *penalties), fits[fold], tolerance=1e-5)
+                fits[fold] = fit_affine(kept, penalty, fits[fold], tolerance=1e-5)
                 logits = fits[fold].apply(out.logits.astype(np.float64))
                 total += nll_and_residual(logits, out.target, out.weight)[0]
             totals.append(total)
@@ -550,9 +551,8 @@ class StructuredMatrixScaling(Tempered):
         classes = data.logits.shape[1]
         own = self.strength * classes / data.count
         start = Correction(np.zeros((classes, classes) if self.full else classes), np.zeros(classes))
-        found = fit_affine(
-            data._replace(logits=features), Penalty(own * (classes - 1), own, own), start, tolerance=self.tolerance
-        )
+        penalty = Penalty(own * (classes - 1), own, own)
+        found = fit_affine(data._replace(logits=features), penalty, start, tolerance=self.tolerance)
         whole = found.matrix + (np.eye(classes) if self.full else 1.0)
         return Affine(whole, found.shift, scaled)
 

@@ -69,7 +69,7 @@ def fit_affine(data: HeldOut, penalty: Penalty, start: Correction, *, tolerance:
     """
     problem = AffineProblem(data, penalty, diagonal=start.matrix.ndim == 1)
     # Transposed, so that a column holds everything about one class.
-    begin = np.concatenate((np.atleast_2d(start.matrix.T), start.shift[None])).astype(problem.features.dtype)
+    begin = np.vstack((start.matrix.T, start.shift)).astype(problem.features.dtype)
     few = begin.size <= NEWTON_UNKNOWNS or problem.products <= NEWTON_PRODUCTS
     solver = newton if few else lbfgs
     with np.errstate(all="ignore"):
@@ -79,7 +79,8 @@ def fit_affine(data: HeldOut, penalty: Penalty, start: Correction, *, tolerance:
             "the likelihood of the held-out logits overflows: scale the logits to a sensible range, "
             "or leave out samples with huge logits"
         )
-    return Correction(found[0] if problem.diagonal else np.ascontiguousarray(found[:-1].T), found[-1])
+    matrix = found[0] if problem.diagonal else np.ascontiguousarray(found[:-1].T)
+    return Correction(matrix, found[-1])
 
 
 def nll_and_residual(logits: Array, target: IndexArray, weight: Array | None = None) -> tuple[float, Array]:
@@ -168,7 +169,8 @@ class AffineProblem:
         enough = self.samples if self.products <= NEWTON_PRODUCTS else NEWTON_ROWS * width * classes
         stride = max(1, self.samples // enough)
         rows = 0
-        blocks, across = np.zeros((classes, width, width)), np.zeros((classes * width, classes * width))
+        blocks = np.zeros((classes, width, width))
+        across = np.zeros((classes * width, classes * width))
         for part, _, weight in self.chunks(max(CHUNK, 2**20 // width), stride):
             rows += len(part)
             probability = self.logits(part, position)
@@ -357,7 +359,9 @@ def mixture_weights(likelihood: Array, sample_weight: Array | None = None, prior
 def _inside(values: Array, step: Array) -> float:
     """Length of a step that keeps all values positive, at most 1."""
     falling = step < 0
-    return min(1.0, 0.995 * float((values[falling] / -step[falling]).min())) if falling.any() else 1.0
+    if not falling.any():
+        return 1.0
+    return min(1.0, 0.995 * float((values[falling] / -step[falling]).min()))
 
 
 def logistic_regression(
@@ -374,7 +378,8 @@ def logistic_regression(
         pull: Strength of the pull.
         weight: ``(N,)`` weights of the samples, or None.
     """
-    share = np.full(features.shape[2], 1 / features.shape[2]) if weight is None else weight / weight.sum()
+    counts = np.ones(features.shape[2]) if weight is None else weight
+    share = counts / counts.sum()
     # What the labels contribute: the NLL is the mean softplus of the log-odds minus the product with these.
     moments = (features @ (target * share)[:, :, None])[:, :, 0]
     found = np.tile(centre, (len(features), 1))
