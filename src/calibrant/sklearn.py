@@ -52,8 +52,6 @@ class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  #
         calibrator_: The fitted calibrator.
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.sklearn import PredictionCalibrator
         >>> logits = np.array([3.0, -3.0] * 500).reshape(-1, 1)  # binary: the logit of class "yes"
         >>> labels = np.array(["yes", "no", "yes", "no", "yes", "no", "no", "yes"] * 125)  # right in three of four
         >>> calibrator = PredictionCalibrator(method="temperature").fit(logits, labels)
@@ -160,7 +158,6 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         >>> from sklearn.datasets import load_digits
         >>> from sklearn.metrics import log_loss
         >>> from sklearn.naive_bayes import GaussianNB
-        >>> from calibrant.sklearn import RecalibratedClassifierCV
         >>> X, y = load_digits(return_X_y=True)
         >>> plain = GaussianNB().fit(X[:1000], y[:1000])
         >>> better = RecalibratedClassifierCV(GaussianNB(), method="temperature").fit(X[:1000], y[:1000])

@@ -120,8 +120,6 @@ class AutoCalibration(Calibrator):
         why_: Why these members were tried, in one sentence.
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import AutoCalibration
         >>> draw = np.random.default_rng(0)
         >>> logits = draw.normal(size=(1000, 3))
         >>> target = (logits + draw.gumbel(size=(1000, 3))).argmax(1)  # of a softmax of the logits

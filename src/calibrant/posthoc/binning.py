@@ -49,8 +49,6 @@ class HistogramBinning(ScoreCalibrator):
         strict: No mixing with the uniform distribution; see :class:`Calibrator`.
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import HistogramBinning
         >>> logits = np.array([3.0, 3.0, 3.0, 3.0, -3.0, -3.0])
         >>> binning = HistogramBinning(2, "equal-width", strict=True).fit(logits, np.array([1, 1, 1, 0, 0, 1]))
         >>> binning.predict_proba(np.array([3.0, -1.0]))[:, 1].round(4)  # four of six predictions are right
@@ -85,8 +83,6 @@ class BayesianBinning(ScoreCalibrator):
     """Average histograms over the number of bins, weighted by their posterior (BBQ): :doc:`/methods/bbq`.
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import BayesianBinning
         >>> logits = np.array([3.0, -3.0] * 500)
         >>> target = np.array([1, 0, 1, 0, 1, 0, 0, 1] * 125)  # right in three of four
         >>> BayesianBinning(strict=True).fit(logits, target).predict_proba(np.array([3.0])).round(4)

@@ -188,8 +188,6 @@ class ConformalClassifier(Fitted):
         groups_: Groups of the fitted samples, sorted; empty unless sets are group-conditional.
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import ConformalClassifier
         >>> logits = np.random.default_rng(0).normal(size=(500, 4))
         >>> conformal = ConformalClassifier("lac", alpha=0.1).fit(logits, logits.argmax(1))
         >>> conformal.predict_set(np.array([[5.0, 0.0, 0.0, 0.0]]))

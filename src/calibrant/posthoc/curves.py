@@ -118,8 +118,6 @@ class PlattScaling(ScoreCalibrator):
     .. math:: \hat z = \sigma\!\left(a \ln\frac{z}{1-z} + b\right)
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import PlattScaling
         >>> logits = np.array([3.0, -3.0] * 500)  # binary: the logit of class 1
         >>> target = np.array([1, 0, 1, 0, 1, 0, 0, 1] * 125)  # right in three of four
         >>> PlattScaling(strict=True).fit(logits, target).predict_proba(np.array([3.0])).round(3)
@@ -144,8 +142,6 @@ class BetaCalibration(ScoreCalibrator):
     .. math:: \hat z = \sigma\left(a \ln z - b \ln(1 - z) + c\right), \qquad a, b \ge 0
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import BetaCalibration
         >>> logits = np.array([3.0, -3.0] * 500)
         >>> target = np.array([1, 0, 1, 0, 1, 0, 0, 1] * 125)  # right in three of four
         >>> BetaCalibration(strict=True).fit(logits, target).predict_proba(np.array([3.0])).round(3)
@@ -214,8 +210,6 @@ class IsotonicCalibration(ScoreCalibrator):
     """Least squares fit among all non-decreasing maps of a probability: :doc:`/methods/isotonic`.
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import IsotonicCalibration
         >>> logits = np.array([-2.0, -1.0, 1.0, 2.0])
         >>> calibrator = IsotonicCalibration(strict=True).fit(logits, np.array([0, 1, 0, 1]))
         >>> calibrator.predict_proba(logits)[:, 1]
@@ -235,8 +229,6 @@ class CentredIsotonicCalibration(ScoreCalibrator):
     """Isotonic regression whose blocks are points, with straight lines between: :doc:`/methods/centred_isotonic`.
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import CentredIsotonicCalibration
         >>> logits = np.array([-2.0, -1.0, 1.0, 2.0])
         >>> calibrator = CentredIsotonicCalibration(strict=True).fit(logits, np.array([0, 1, 0, 1]))
         >>> calibrator.predict_proba(np.array([-2.0, -1.0, 0.0, 1.0, 2.0]))[:, 1].round(4)
@@ -260,8 +252,6 @@ class VennAbers(ScoreCalibrator):
     .. math:: \hat z = \frac{p_1}{1 - p_0 + p_1}
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import VennAbers
         >>> logits = np.array([3.0, -3.0] * 500)
         >>> target = np.array([1, 0, 1, 0, 1, 0, 0, 1] * 125)  # right in three of four
         >>> venn_abers = VennAbers().fit(logits, target)
@@ -356,8 +346,6 @@ class SplineCalibration(ScoreCalibrator):
         strict: No mixing with the uniform distribution; see :class:`Calibrator`.
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import SplineCalibration
         >>> logits = np.array([3.0, -3.0] * 500)
         >>> target = np.array([1, 0, 1, 0, 1, 0, 0, 1] * 125)  # right in three of four
         >>> SplineCalibration(strict=True).fit(logits, target).predict_proba(np.array([3.0])).round(3)
@@ -398,8 +386,6 @@ class SmoothScaling(StructuredMatrixScaling):
     :doc:`/methods/smooth` has the formula. For more than two classes this is :class:`StructuredMatrixScaling`.
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import SmoothScaling
         >>> draw = np.random.default_rng(0)
         >>> logits = 4 * draw.normal(size=20000)
         >>> truth = 1 / (1 + np.exp(-2 * np.tanh(logits)))  # never surer than 88 %

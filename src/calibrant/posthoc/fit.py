@@ -462,8 +462,6 @@ def logits_from_probabilities(probabilities: Any) -> Any:
         ``(N, C)`` log-probabilities, or the ``(N,)`` or ``(N, 1)`` logit of class 1; at least float32.
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import logits_from_probabilities
         >>> np.exp(logits_from_probabilities(np.array([[0.2, 0.8], [0.5, 0.5]])))
         array([[0.2, 0.8],
                [0.5, 0.5]])

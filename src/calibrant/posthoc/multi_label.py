@@ -38,7 +38,6 @@ class MultiLabelCalibration(Fitted):
 
     Example:
         >>> import numpy as np
-        >>> from calibrant.posthoc import MultiLabelCalibration
         >>> draw = np.random.default_rng(0)
         >>> logits = draw.normal(size=(1000, 3))
         >>> target = draw.random((1000, 3)) < 1 / (1 + np.exp(-logits))

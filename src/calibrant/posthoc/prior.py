@@ -43,8 +43,6 @@ class PriorShift(Calibrator):
     Example:
         A test for a disease, fitted where half of the patients have it, and used where 5 % do:
 
-        >>> import numpy as np
-        >>> from calibrant.posthoc import PriorShift
         >>> draw = np.random.default_rng(0)
         >>> ill = np.arange(4000) % 2
         >>> logits = draw.normal(size=4000) + 2 * ill - 1

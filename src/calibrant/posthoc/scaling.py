@@ -87,8 +87,6 @@ class TemperatureScaling(Tempered):
         temperature_: T.
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import TemperatureScaling
         >>> logits = np.array([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
         >>> scaling = TemperatureScaling(strict=True).fit(logits, np.array([0, 0, 0, 0]))
         >>> round(scaling.temperature_, 4)  # three of four are right: softmax gives 0.75 at 4 / log(3)
@@ -123,8 +121,6 @@ class EnsembleTemperatureScaling(Tempered):
         \qquad w \ge 0,\ w_1 + w_2 + w_3 = 1
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import EnsembleTemperatureScaling
         >>> logits = np.array([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
         >>> scaling = EnsembleTemperatureScaling(strict=True).fit(logits, np.array([0, 0, 0, 0]))
         >>> scaling.predict_proba(logits[:1]).round(4)
@@ -376,8 +372,6 @@ class VectorScaling(Calibrator):
     logits of the model it was fitted for.
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import VectorScaling
         >>> logits = np.array([2.0, 2.0, 2.0, 2.0, -2.0, -2.0, -2.0, -2.0])  # binary: the logit of class 1
         >>> scaling = VectorScaling(strict=True).fit(logits, np.array([1, 1, 1, 0, 1, 0, 1, 0]))
         >>> scaling.predict_proba(np.array([2.0, -2.0]))[:, 1].round(4)
@@ -409,8 +403,6 @@ class MatrixScaling(Calibrator):
         strict: No mixing with the uniform distribution; see :class:`Calibrator`.
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import MatrixScaling
         >>> logits = np.random.default_rng(0).normal(size=(200, 3))
         >>> swapped = np.array([1, 0, 2])[logits.argmax(1)]  # the model mistakes class 0 for class 1
         >>> scaling = MatrixScaling(0.001, 0.001).fit(logits, swapped)
@@ -493,8 +485,6 @@ class DirichletCalibration(MatrixScaling):
     .. math:: \hat p = \mathrm{softmax}(W \ln \mathrm{softmax}(l) + b)
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import DirichletCalibration
         >>> logits = np.tile(4 * np.eye(3), (4, 1))
         >>> target = np.array([0, 1, 2] * 3 + [1, 2, 0])  # sure of all, right in three of four
         >>> bool(DirichletCalibration(0.01, 0.01).fit(logits, target).predict_proba(logits[:1])[0, 0] < 0.8)
@@ -518,8 +508,6 @@ class StructuredMatrixScaling(Tempered):
         + \frac{C (C - 1)}{n} \sum_{k \ne j} D_{kj}^2
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import StructuredMatrixScaling
         >>> draw = np.random.default_rng(0)
         >>> logits = draw.normal(size=(2000, 3))
         >>> target = (2 * logits + draw.gumbel(size=(2000, 3))).argmax(1)  # of a softmax of twice the logits
@@ -561,8 +549,6 @@ class StructuredVectorScaling(StructuredMatrixScaling):
     """Structured matrix scaling with a diagonal matrix: a scale and a shift for every class: :doc:`/methods/svs`.
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import StructuredVectorScaling
         >>> draw = np.random.default_rng(0)
         >>> logits = draw.normal(size=(2000, 3))
         >>> target = (2 * logits + [0.0, 0.0, 1.0] + draw.gumbel(size=(2000, 3))).argmax(1)
