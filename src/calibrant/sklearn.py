@@ -183,13 +183,9 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
     def fit(self, X: Any, y: Any, sample_weight: Any = None, **fit_params: Any) -> Self:
         """Fit classifiers and calibrators, and return self.
 
-        Args:
-            X: Samples, as the classifier takes them.
-            y: Labels, ``(N,)``.
-            sample_weight: Non-negative weights, ``(N,)``, for the calibrator, and for the classifier if it takes them.
-                For the calibrator, weights whose mean is below 1, as if they sum to 1, are divided by it.
-            fit_params: Passed to the classifier's ``fit``, or routed if metadata routing is enabled. Of those with an
-                entry for each sample, each fold gets its part.
+        Weights are for the calibrator, where those with a mean below 1 are divided by it, and for the classifier if it
+        takes them. ``fit_params`` are passed to the classifier's ``fit``, or routed if metadata routing is enabled; of
+        those with an entry for each sample, each fold gets its part.
         """
         if self.ensemble not in (True, False):
             raise ValueError(f"ensemble must be True or False, got {self.ensemble!r}")
@@ -320,20 +316,12 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
 
 @dataclass(frozen=True)
 class CalibratedModel:
-    """A fitted classifier and the calibrator of its predictions, of all classes that the data have.
-
-    Attributes:
-        estimator: The fitted classifier.
-        classes: Sorted labels of all classes, including those that it was not trained on.
-        samples: Number of samples that it was trained on.
-        scale: What its scores are divided by.
-        calibrator: The fitted calibrator; None until it is fitted.
-    """
+    """A fitted classifier and the calibrator of its predictions, of all classes that the data have."""
 
     estimator: Any
-    classes: Array
-    samples: int
-    scale: float = 1.0
+    classes: Array  # sorted, with those that it was not trained on
+    samples: int  # that it was trained on
+    scale: float = 1.0  # what its scores are divided by
     calibrator: Any = None
 
     def predict_proba(self, x: Any) -> Array:

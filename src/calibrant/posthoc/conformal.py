@@ -35,16 +35,13 @@ STRATA = (1, 3, 6, 10, 100)
 
 @dataclass(frozen=True, eq=False)
 class Sets(Part):
-    """Sets of the classes whose score is at most a threshold: one, or one for each class or group.
-
-    ``penalty`` and ``rank`` are those of RAPS; ``seed`` is that of U, or None for U = 1.
-    """
+    """Sets of the classes whose score is at most a threshold: one, or one for each class or group."""
 
     score: ScoreName
     quantile: Any
-    penalty: float = 0.0
+    penalty: float = 0.0  # of RAPS, as the rank
     rank: float = 0.0
-    seed: int | None = None
+    seed: int | None = None  # of U, or None for U = 1
     grouped: bool = False
 
     def scores(self, xp: Any, logits: Any) -> Any:

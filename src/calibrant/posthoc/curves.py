@@ -56,13 +56,9 @@ JOINED = 2**14
 class ScoreCalibrator(Calibrator):
     """Base class of methods that map one score, a probability, to another.
 
-    With ``view="class-wise"`` every class has its own map, fitted one-vs-rest; the mapped probabilities of a row
-    are divided by their sum, and a row in which all are 0 keeps its original probabilities. Two classes need only
-    one map, that of class 1. With ``view="top-label"`` one map recalibrates the confidence in the predicted class, and
-    the others share the rest, so that the prediction does not change; see :doc:`/posthoc`.
-
     Args:
-        view: ``"class-wise"`` or ``"top-label"``.
+        view: ``"class-wise"``, a map for each class, fitted one-vs-rest, and one for two classes; or ``"top-label"``,
+            one map of the confidence in the predicted class: :doc:`/posthoc`.
         strict: No mixing with the uniform distribution; see :class:`Calibrator`.
     """
 
@@ -404,10 +400,7 @@ class SmoothScaling(StructuredMatrixScaling):
 
 
 def fit_curve(odds: Array, hits: Array, counts: Array) -> tuple[Array, Array, Array]:
-    """Slope and shift of the line, and the curve's knots and values there.
-
-    Line and curve are fitted with every strength of the prior, and averaged by their marginal likelihood.
-    """
+    """Slope and shift of the line, and the curve's knots and values: averages over the strengths of the prior."""
     knots = knots_of(odds)
     z, y, counts = joined(odds, hits, counts)
     line, bends = np.stack((z, np.ones_like(z))), roughness_basis(knots, z).T

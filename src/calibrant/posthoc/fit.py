@@ -28,17 +28,11 @@ LIKE_PROBABILITIES = "these logits look like probabilities: pass logits_from_pro
 
 
 class HeldOut(NamedTuple):
-    """Checked held-out samples.
+    """Checked held-out samples."""
 
-    Attributes:
-        logits: ``(N, C)``, float32 or float64, finite.
-        target: Class indices, ``(N,)``.
-        weight: ``(N,)`` in float64, all positive; None if all are 1.
-    """
-
-    logits: Array
-    target: IndexArray
-    weight: Array | None
+    logits: Array  # (N, C), float32 or float64, finite
+    target: IndexArray  # class indices, (N,)
+    weight: Array | None  # (N,) in float64, all positive; None if all are 1
 
     @property
     def count(self) -> float:  # type: ignore[override]

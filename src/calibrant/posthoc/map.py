@@ -278,13 +278,10 @@ class Logits(Map):
 
 @dataclass(frozen=True, eq=False)
 class Affine(Map):
-    """Logits, or log-probabilities, times a matrix plus a shift.
+    """Logits, or log-probabilities, times a matrix plus a shift."""
 
-    ``matrix`` is one scale, a diagonal ``(C,)`` or ``(C, C)``; ``shift`` is ``(C,)`` or a 0.
-    """
-
-    matrix: Array
-    shift: Array
+    matrix: Array  # one scale, a diagonal (C,) or (C, C)
+    shift: Array  # (C,) or a 0
     of: Map = Logits()
     of_log_probabilities: bool = False
 
@@ -321,16 +318,12 @@ class Mixture(Map):
 
 @dataclass(frozen=True, eq=False)
 class OddsCurve(Map):
-    """A line plus a natural cubic spline of the log-odds of two classes.
+    """A line plus a natural cubic spline of the log-odds of two classes."""
 
-    Between the ``knots``, ``pieces`` are the linear, quadratic and cubic rise of each interval; ``ends`` are the value
-    at the first knot and the slopes below the first and above the last. ``line`` has slope and shift.
-    """
-
-    line: Array
+    line: Array  # slope and shift
     knots: Array
-    pieces: Array
-    ends: Array
+    pieces: Array  # linear, quadratic and cubic rise of each interval between the knots
+    ends: Array  # value at the first knot, and slopes below the first and above the last
     of: Map
 
     def logits(self, xp: Any, rows: Array) -> Array:

@@ -66,12 +66,8 @@ class MultiLabelCalibration(Fitted):
     ) -> Self:
         """Fit on predictions the model was not trained on, and return self.
 
-        Args:
-            logits: ``(N, L)`` or dense ``(N, L, d1, ...)``, the logit of every label.
-            target: 1 where a label applies and 0 where not, the shape of the logits.
-            sample_weight: Non-negative weights, ``(N,)`` or dense ``(N, d1, ...)``.
-            ignore_index: Entry of the target to ignore; None to ignore none.
-            classes: Names of the labels; by default the columns of a data frame.
+        Logits and target, which is 0 or 1, are both ``(N, L)`` or dense ``(N, L, d1, ...)``, and weights the same
+        without L. ``classes`` are names of the labels, by default the columns of a data frame.
         """
         values, marks = inputs.numbers("logits", logits), inputs.as_array("target", target)
         if values.ndim < 2 or marks.shape != values.shape:

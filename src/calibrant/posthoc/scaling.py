@@ -155,15 +155,10 @@ def best_temperature(
 ) -> float:
     """Return the temperature that minimises the NLL; raises ``TemperatureError`` if there is none.
 
-    Args:
-        logits: ``(N, C)``, finite: an array or a tensor.
-        target: ``(N,)`` class indices.
-        weight: ``(N,)`` non-negative weights of the samples.
-        start: Log of a temperature to begin at; by default it is estimated from some of the samples.
-        tolerance: Size of the Newton step at which to stop: the relative error is about its square.
+    Arrays or tensors. ``start`` is the log of a temperature to begin at, by default estimated from some of the samples;
+    ``tolerance`` the size of the Newton step at which to stop: the relative error is about its square.
     """
-    if start is None:
-        start = _estimate(logits, target, weight)
+    start = _estimate(logits, target, weight) if start is None else start
     return math.exp(-_TemperatureProblem(logits, target, weight).root(-start, tolerance))
 
 

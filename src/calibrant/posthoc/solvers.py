@@ -48,24 +48,16 @@ class Correction(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """How far probabilities p of each class are from 0 and 1, for a preconditioner, by s = p (1 - p).
+    """How far probabilities p of each class are from 0 and 1, for a preconditioner, by s = p (1 - p)."""
 
-    ``own`` has the means of s, of s times the feature of the same class, and of s times its square, ``(3, C)``;
-    ``features`` the mean and the variance of every feature over samples weighted by the sum of their s, ``(2, C)``.
-    """
-
-    own: Array
-    features: Array
+    own: Array  # (3, C): means of s, of s times the feature of the same class, and of s times its square
+    features: Array  # (2, C): mean and variance of every feature over samples weighted by the sum of their s
 
 
 def fit_affine(data: HeldOut, penalty: Penalty, start: Correction, *, tolerance: float = 1e-8) -> Correction:
-    """Minimise the mean NLL of ``x + D x + b`` plus the penalty: Newton's method if it is small, else L-BFGS.
+    """Minimise the mean NLL of ``x + D x + b`` of logits x plus the penalty, until it is this close to the minimum.
 
-    Args:
-        data: Samples, whose logits are the features x.
-        penalty: Factors of the squares.
-        start: Initial position; a diagonal matrix given as ``(C,)`` stays diagonal.
-        tolerance: Stop when the value is estimated to be this close to its minimum.
+    Small problems are solved by Newton's method, others by L-BFGS. A start with a diagonal ``(C,)`` stays diagonal.
     """
     problem = AffineProblem(data, penalty, diagonal=start.matrix.ndim == 1)
     # Transposed, so that a column holds everything about one class.
@@ -369,14 +361,9 @@ def logistic_regression(
 ) -> Array:
     r"""Minimise mean NLL plus :math:`\frac{pull}{2}|\theta - centre|^2` by Newton's method with step halving.
 
-    The coefficients, ``(rows, d)``, start from the centre; the pull bounds them if data is separable.
-
-    Args:
-        features: ``(rows, d, N)``, float64; a constant for the intercept is one of them.
-        target: Probability of a hit, ``(rows, N)``, float64.
-        centre: ``(d,)``.
-        pull: Strength of the pull.
-        weight: ``(N,)`` weights of the samples, or None.
+    Features are ``(rows, d, N)``, with a constant for the intercept; targets are probabilities of a hit, ``(rows, N)``;
+    and weights ``(N,)``. The coefficients, ``(rows, d)``, start from the centre; the pull bounds them if data is
+    separable.
     """
     counts = np.ones(features.shape[2]) if weight is None else weight
     share = counts / counts.sum()
