@@ -44,8 +44,7 @@ class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  #
             ``TemperatureScaling(strict=True)``; it is copied, not changed.
         inputs: What X holds: ``"logits"`` or ``"probabilities"``.
         classes: Label of each column. By default the names of a data frame's columns if they are the labels, else the
-            sorted labels if there are as many as columns, else 0, 1, ... A single column belongs to the second of two
-            classes.
+            sorted labels if there are as many as columns, else 0, 1, ... A single column is that of the second of two.
 
     Attributes:
         classes_: Label of each class, in the order of the probabilities.
@@ -223,8 +222,7 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
     def predict_proba(self, X: Any) -> Array:
         """Return calibrated probabilities, ``(N, C)``."""
         check_is_fitted(self)
-        probabilities: Array = np.mean([model.predict_proba(X) for model in self.calibrated_classifiers_], axis=0)
-        return probabilities
+        return np.asarray(np.mean([model.predict_proba(X) for model in self.calibrated_classifiers_], axis=0))
 
     def predict(self, X: Any) -> Array:
         """Return the label of the most likely class of each sample, ``(N,)``."""
