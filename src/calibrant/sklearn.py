@@ -16,7 +16,7 @@ from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, TransformerMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import check_cv
-from sklearn.utils import column_or_1d, get_tags, indexable
+from sklearn.utils import _safe_indexing, column_or_1d, get_tags, indexable
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
@@ -36,28 +36,21 @@ LARGEST_DECISION = 30.0
 class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Calibrate predictions of any model: the columns of X are its logits or probabilities, one for each class.
 
-    A calibrator of :mod:`calibrant.posthoc` with the interface of scikit-learn: it can be cloned, searched over and put
-    into a ``Pipeline`` as the last step or, by ``transform``, as one before it. Fit it on predictions for samples that
-    the model was not trained on.
+    It can be cloned, searched over and put into a ``Pipeline`` as the last step or, by ``transform``, as one before it.
+    Fit it on predictions for samples that the model was not trained on.
 
     Args:
         method: A name in ``calibrant.posthoc.registry``, or a calibrator with options such as
             ``TemperatureScaling(strict=True)``; it is copied, not changed.
-        inputs: What X holds: ``"logits"`` or ``"probabilities"``. Probabilities are floored as in
-            :func:`calibrant.posthoc.logits_from_probabilities`.
+        inputs: What X holds: ``"logits"`` or ``"probabilities"``.
         classes: Label of each column. By default the names of a data frame's columns if they are the labels, else the
-            sorted labels if there are as many as columns, else 0, 1, ... A single column belongs to the second of two
-            classes.
+            sorted labels if there are as many as columns, else 0, 1, ... A single column is that of the second of two.
 
     Attributes:
         classes_: Label of each class, in the order of the probabilities.
         calibrator_: The fitted calibrator.
-        n_features_in_: Number of columns.
-        feature_names_in_: Names of the columns, if X was a data frame with names.
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.sklearn import PredictionCalibrator
         >>> logits = np.array([3.0, -3.0] * 500).reshape(-1, 1)  # binary: the logit of class "yes"
         >>> labels = np.array(["yes", "no", "yes", "no", "yes", "no", "no", "yes"] * 125)  # right in three of four
         >>> calibrator = PredictionCalibrator(method="temperature").fit(logits, labels)
@@ -79,13 +72,7 @@ class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  #
         self.classes = classes
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit on predictions for samples that the model was not trained on, and return self.
-
-        Args:
-            X: Logits or probabilities, ``(N, C)``; or ``(N, 1)``, those of the second of two classes.
-            y: Labels, ``(N,)``.
-            sample_weight: Non-negative weights, ``(N,)``. A sample of weight 2 counts as two.
-        """
+        """Fit on ``(N, C)`` predictions, or ``(N, 1)`` of the second of two classes, and their labels; return self."""
         check_choice("inputs", self.inputs, ("logits", "probabilities"))
         unfitted(self.method)  # a wrong method is reported before anything else
         values, y = validate_data(self, X, y, dtype=np.float64)
@@ -149,37 +136,27 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
     """A scikit-learn classifier with calibrated probabilities, by any method of :mod:`calibrant.posthoc`.
 
     Like scikit-learn's ``CalibratedClassifierCV``: the calibrator is fitted on predictions for samples that the
-    classifier was not trained on. With ``ensemble=True`` each fold has a classifier, trained on the other folds, and a
-    calibrator, fitted on this fold; probabilities are averaged. With ``ensemble=False`` one calibrator is fitted on the
-    predictions of all folds, and one classifier is trained on all samples. A fitted classifier in a
-    ``FrozenEstimator`` is not trained again: all samples are used for the calibrator, and ``cv`` and ``ensemble`` have
-    no effect.
-
-    Predictions come from ``predict_proba``, or from ``decision_function`` if there is no other, as logits. Where
-    probabilities round to 0 or 1, decision values replace them if both say the same. Other probabilities of 0, as
-    forests and nearest neighbours return them, are floored as in :func:`calibrant.posthoc.logits_from_probabilities`,
-    so that a saved calibrator gives the same probabilities.
+    classifier was not trained on. A fitted classifier in a ``FrozenEstimator`` is not trained again: all samples are
+    used for the calibrator. Predictions come from ``predict_proba``, or from ``decision_function`` where there is no
+    other, or where probabilities round to 0 or 1. :doc:`/sklearn` is the guide, and lists the differences.
 
     Args:
         estimator: The classifier.
         method: A name in ``calibrant.posthoc.registry``, or a calibrator with options such as
             ``TemperatureScaling(strict=True)``; it is copied, not changed.
         cv: Number of stratified folds, a splitter, or an iterable of splits; None means 5.
-        ensemble: Whether to average over the folds, which usually lowers the log loss, rather than to keep one
-            classifier, which is smaller and faster.
+        ensemble: Whether to average the classifiers and calibrators of all folds; or to train one classifier on all
+            samples, and fit one calibrator on the predictions of all folds.
         n_jobs: Number of folds to train at the same time, as in scikit-learn.
 
     Attributes:
         classes_: Sorted labels of the classes.
         calibrated_classifiers_: One for each fold, or one, each with ``estimator`` and ``calibrator``.
-        n_features_in_: Number of features, if the classifier knows it.
-        feature_names_in_: Names of the features, if the classifier knows them.
 
     Example:
         >>> from sklearn.datasets import load_digits
         >>> from sklearn.metrics import log_loss
         >>> from sklearn.naive_bayes import GaussianNB
-        >>> from calibrant.sklearn import RecalibratedClassifierCV
         >>> X, y = load_digits(return_X_y=True)
         >>> plain = GaussianNB().fit(X[:1000], y[:1000])
         >>> better = RecalibratedClassifierCV(GaussianNB(), method="temperature").fit(X[:1000], y[:1000])
@@ -205,14 +182,9 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
     def fit(self, X: Any, y: Any, sample_weight: Any = None, **fit_params: Any) -> Self:
         """Fit classifiers and calibrators, and return self.
 
-        Args:
-            X: Samples, as the classifier takes them.
-            y: Labels, ``(N,)``.
-            sample_weight: Non-negative weights, ``(N,)``, for the calibrator, and for the classifier if it takes them.
-                Samples of weight 0 are left out first. For the calibrator a sample of weight 2 counts as two; weights
-                whose mean is below 1, as if they sum to 1, are divided by it.
-            fit_params: Passed to the classifier's ``fit``, or routed if metadata routing is enabled. Of those with an
-                entry for each sample, each fold gets its part.
+        Weights are for the calibrator, where those with a mean below 1 are divided by it, and for the classifier if it
+        takes them. ``fit_params`` are passed to the classifier's ``fit``, or routed if metadata routing is enabled; of
+        those with an entry for each sample, each fold gets its part.
         """
         if self.ensemble not in (True, False):
             raise ValueError(f"ensemble must be True or False, got {self.ensemble!r}")
@@ -230,7 +202,7 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         cv = self.cv
         if weights is not None and not weights.all():
             kept = np.flatnonzero(weights)
-            X, fit_params = _rows(X, kept), _parts(fit_params, kept, len(labels))
+            X, fit_params = _safe_indexing(X, kept), _parts(fit_params, kept, len(labels))
             labels, weights = checked_labels(labels[kept]), weights[kept]
             if isinstance(cv, Iterable):  # of splits, which are places in all samples
                 cv = [[np.flatnonzero(np.isin(kept, part)) for part in split] for split in cv]
@@ -250,8 +222,7 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
     def predict_proba(self, X: Any) -> Array:
         """Return calibrated probabilities, ``(N, C)``."""
         check_is_fitted(self)
-        probabilities: Array = np.mean([model.predict_proba(X) for model in self.calibrated_classifiers_], axis=0)
-        return probabilities
+        return np.asarray(np.mean([model.predict_proba(X) for model in self.calibrated_classifiers_], axis=0))
 
     def predict(self, X: Any) -> Array:
         """Return the label of the most likely class of each sample, ``(N,)``."""
@@ -295,7 +266,7 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
                 "ensemble=False needs folds that hold every sample exactly once: use such a cv, as KFold is, or "
                 "ensemble=True"
             )
-        final = _trained(clone(self.estimator), X, labels, to_estimator, self.classes_)
+        final = CalibratedModel(clone(self.estimator).fit(X, labels, **to_estimator), self.classes_, len(labels))
         return [self._calibrated(final, folds, labels[order], counts[order])]
 
     def _calibrated(
@@ -343,20 +314,12 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
 
 @dataclass(frozen=True)
 class CalibratedModel:
-    """A fitted classifier and the calibrator of its predictions, of all classes that the data have.
-
-    Attributes:
-        estimator: The fitted classifier.
-        classes: Sorted labels of all classes, including those that it was not trained on.
-        samples: Number of samples that it was trained on.
-        scale: What its scores are divided by.
-        calibrator: The fitted calibrator; None until it is fitted.
-    """
+    """A fitted classifier and the calibrator of its predictions, of all classes that the data have."""
 
     estimator: Any
-    classes: Array
-    samples: int
-    scale: float = 1.0
+    classes: Array  # sorted, with those that it was not trained on
+    samples: int  # that it was trained on
+    scale: float = 1.0  # what its scores are divided by
     calibrator: Any = None
 
     def predict_proba(self, x: Any) -> Array:
@@ -388,7 +351,7 @@ class CalibratedModel:
         # Near 0, many classifiers have 1 - p with few digits or none; their decision values are exact there.
         saturated = np.flatnonzero((probabilities < limit).any(1))
         if len(saturated) and hasattr(self.estimator, "decision_function"):
-            decision = _decision_values(self.estimator, _rows(x, saturated))
+            decision = _decision_values(self.estimator, _safe_indexing(x, saturated))
             if decision.shape == (len(saturated), scores.shape[1]):
                 exact = log_softmax(decision, axis=1)
                 same = (np.abs(np.exp(exact) - probabilities[saturated]) < limit).all(1)
@@ -396,11 +359,7 @@ class CalibratedModel:
         return scores
 
     def logits(self, scores: Array, scale: float) -> Array:
-        """Finite logits with a column for every class, ``(N, C)``.
-
-        Classes that the classifier was not trained on share a probability of 1 / (n + 1) for its n training samples:
-        none of them was of such a class.
-        """
+        """Finite logits, ``(N, C)``; classes that it was not trained on share a probability of 1 / (n + 1)."""
         logits = scores / scale
         places = np.searchsorted(self.classes, self.estimator.classes_)
         absent = len(self.classes) - len(places)
@@ -421,20 +380,9 @@ def _fold(
     estimator: Any, X: Any, labels: Array, train: Array, test: Array, metadata: dict[str, Any], classes: Array
 ) -> tuple[CalibratedModel, Array]:
     """Train a classifier without a fold, and score the fold."""
-    metadata = _parts(metadata, train, len(labels))
-    model = _trained(estimator, _rows(X, train), labels[train], metadata, classes)
-    return model, model.scores(_rows(X, test))
-
-
-def _trained(estimator: Any, X: Any, labels: Array, metadata: dict[str, Any], classes: Array) -> CalibratedModel:
-    return CalibratedModel(estimator.fit(X, labels, **metadata), classes, len(labels))
-
-
-def _rows(data: Any, indices: Array) -> Any:
-    """Some rows of an array, a sparse matrix, a data frame or a list."""
-    if hasattr(data, "iloc"):
-        return data.iloc[indices]
-    return data[indices] if hasattr(data, "shape") else [data[index] for index in indices]
+    estimator.fit(_safe_indexing(X, train), labels[train], **_parts(metadata, train, len(labels)))
+    model = CalibratedModel(estimator, classes, len(labels[train]))
+    return model, model.scores(_safe_indexing(X, test))
 
 
 def _parts(metadata: dict[str, Any], indices: Array, samples: int) -> dict[str, Any]:
@@ -442,7 +390,7 @@ def _parts(metadata: dict[str, Any], indices: Array, samples: int) -> dict[str, 
 
     def part(value: Any) -> Any:
         shape = (len(value),) if isinstance(value, list | tuple) else getattr(value, "shape", ())
-        return _rows(value, indices) if shape and shape[0] == samples else value
+        return _safe_indexing(value, indices) if shape and shape[0] == samples else value
 
     return {name: part(value) for name, value in metadata.items()}
 

@@ -127,6 +127,7 @@ def test_binary_input_is_zeros_and_the_logit(runtime: Any, tmp_path: Path) -> No
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
+    monkeypatch.delitem(sys.modules, "calibrant.posthoc.onnx_graph", raising=False)
     with pytest.raises(ModuleNotFoundError, match=r"calibrant\[onnx\]"):
         posthoc.to_onnx(TemperatureScaling().fit(FIT, TARGET), tmp_path / "calibrator.onnx")
 

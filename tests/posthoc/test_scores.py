@@ -20,7 +20,7 @@ from calibrant.posthoc import (
 )
 from calibrant.posthoc.binning import edges_at
 from calibrant.posthoc.curves import ties
-from calibrant.posthoc.map import LogOdds, NumpyOps, Steps, View, class_scores, top_scores
+from calibrant.posthoc.map import LogOdds, NumpyOps, Steps, View, view_scores
 from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.solvers import logistic_regression
 from tests.posthoc.data import ece, nll, overconfident, part_of
@@ -36,7 +36,7 @@ def binary(samples: int, seed: int, *, tied: bool = False) -> tuple[Tensor, Tens
 
 def test_complements_are_exact_on_both_sides() -> None:
     logits = torch.tensor([[40.0, 0.0, -3.0], [0.0, 0.1, 0.2], [-60.0, 0.0, -70.0]], dtype=torch.float64)
-    scores = class_scores(NumpyOps(), logits.numpy())
+    scores = view_scores(NumpyOps(), logits.numpy(), "class-wise")[0]
     for row, values in enumerate(logits.tolist()):
         for k in range(3):
             others = sum(math.exp(value) for j, value in enumerate(values) if j != k)
@@ -174,7 +174,7 @@ def test_edges_of_weighted_samples_are_those_of_their_copies(largest: int, tied:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_scores_of_vanishing_probabilities(dtype: torch.dtype) -> None:
     logits = (overconfident(200, 12, 1.0, seed=3)[0] * 100).to(dtype)
-    scores = class_scores(NumpyOps(), logits.numpy())
+    scores = view_scores(NumpyOps(), logits.numpy(), "class-wise")[0]
     expected = logits.double().softmax(1)
     probability, log_not = torch.from_numpy(scores.probability(NumpyOps())), torch.from_numpy(scores.log_not)
     # A logarithm of -100 is rounded by up to 4e-6 in float32.
@@ -232,7 +232,7 @@ def test_top_label_keeps_the_prediction_and_the_fitted_confidence(name: str, cla
     logits = logits.to(dtype)
     kind: Any = METHODS[name]
     calibrator = kind(view="top-label", strict=True).fit(logits, target)
-    scores, is_top = top_scores(NumpyOps(), logits.numpy())
+    scores, is_top = calibrator.map_.scores(NumpyOps(), logits.numpy())
     top = is_top.argmax(1)
     mapped = calibrator.map_.curve.of(NumpyOps(), scores)[0][0]
     after = calibrator.predict_proba(logits).numpy()

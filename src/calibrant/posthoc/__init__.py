@@ -13,11 +13,10 @@ from calibrant.posthoc.curves import (
     SplineCalibration,
     VennAbers,
 )
-from calibrant.posthoc.export import to_onnx
 from calibrant.posthoc.fit import Calibrator, logits_from_probabilities
 from calibrant.posthoc.multi_label import MultiLabelCalibration
 from calibrant.posthoc.prior import PriorShift
-from calibrant.posthoc.saved import load, save
+from calibrant.posthoc.saved import load, save, to_onnx
 from calibrant.posthoc.scaling import (
     DirichletCalibration,
     EnsembleTemperatureScaling,

@@ -10,17 +10,9 @@ import numpy as np
 from calibrant import inputs
 from calibrant.frames import Array
 from calibrant.inputs import counted
-from calibrant.posthoc.curves import (
-    BetaCalibration,
-    CentredIsotonicCalibration,
-    IsotonicCalibration,
-    SmoothScaling,
-    SplineCalibration,
-    VennAbers,
-)
+from calibrant.posthoc import curves, scaling
 from calibrant.posthoc.fit import Calibrator, HeldOut, canonical_order, fold_of, out_of_fold
 from calibrant.posthoc.map import FLOOR, TINY, Logits, Map, Mixed, Mixture, evaluated
-from calibrant.posthoc.scaling import StructuredMatrixScaling, StructuredVectorScaling, TemperatureScaling
 from calibrant.posthoc.solvers import mixture_weights
 
 
@@ -75,7 +67,7 @@ class Unchanged(Calibrator):
         return self.mixed(Logits(), data)
 
 
-class LooseMatrixScaling(StructuredMatrixScaling):
+class LooseMatrixScaling(scaling.StructuredMatrixScaling):
     """Structured matrix scaling with a hundredth of its prior, as a member of a mixture with many classes."""
 
     strength, tolerance = 0.01, 1e-5
@@ -83,17 +75,17 @@ class LooseMatrixScaling(StructuredMatrixScaling):
 
 MEMBERS: dict[str, Any] = {
     "unchanged": Unchanged,
-    "temperature": TemperatureScaling,
-    "svs": StructuredVectorScaling,
-    "sms": StructuredMatrixScaling,
+    "temperature": scaling.TemperatureScaling,
+    "svs": scaling.StructuredVectorScaling,
+    "sms": scaling.StructuredMatrixScaling,
     "loose sms": LooseMatrixScaling,
-    "smooth": SmoothScaling,
-    "beta": BetaCalibration,
-    "isotonic": IsotonicCalibration,
-    "centred isotonic": CentredIsotonicCalibration,
-    "spline": SplineCalibration,
-    "class-wise spline": lambda: SplineCalibration(view="class-wise"),
-    "venn-abers": VennAbers,
+    "smooth": curves.SmoothScaling,
+    "beta": curves.BetaCalibration,
+    "isotonic": curves.IsotonicCalibration,
+    "centred isotonic": curves.CentredIsotonicCalibration,
+    "spline": curves.SplineCalibration,
+    "class-wise spline": lambda: curves.SplineCalibration(view="class-wise"),
+    "venn-abers": curves.VennAbers,
 }
 
 
@@ -109,19 +101,12 @@ def _losses(probabilities: Array, data: HeldOut) -> Array:
 
 
 class AutoCalibration(Calibrator):
-    r"""Mix several methods, with the weights that have the lowest log loss in cross-validation.
+    r"""Mix several methods, with the weights that have the lowest log loss in cross-validation: :doc:`/methods/auto`.
 
     .. math:: \hat p = \sum_m w_m\, \hat p_m, \qquad w \ge 0,\ \sum_m w_m = 1
 
-    Members are the unchanged predictions, temperature scaling, and others by the number of samples and classes, which
-    :doc:`/methods/auto` lists. Every member predicts each sample from a fit without its fold; the weights minimise the
-    log loss of the mixture of these predictions (Wolpert's stacking), with a Dirichlet prior. Then members are fitted
-    again on all samples.
-
-    If the mixture is better than the unchanged predictions in cross-validation, but by less than one standard error, it
-    is mixed with them half and half, unless a true class was so unlikely that the unchanged predictions are refuted. If
-    it is no better, these are kept. A notice says so. The result is deterministic
-    and does not depend on the order of the samples.
+    The result is deterministic and does not depend on the order of the samples. Without clear evidence of a gain, the
+    predictions are corrected by half or kept, and a notice says so.
 
     Args:
         accuracy: ``"keep"`` uses only members that keep the ranking of the classes of every sample, so that no
@@ -134,12 +119,7 @@ class AutoCalibration(Calibrator):
             from the other folds.
         why_: Why these members were tried, in one sentence.
 
-    References:
-        Wolpert, "Stacked Generalization", Neural Networks, 1992.
-
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import AutoCalibration
         >>> draw = np.random.default_rng(0)
         >>> logits = draw.normal(size=(1000, 3))
         >>> target = (logits + draw.gumbel(size=(1000, 3))).argmax(1)  # of a softmax of the logits
@@ -181,7 +161,7 @@ class AutoCalibration(Calibrator):
 
     def _candidates(self, data: HeldOut) -> tuple[list[str], str]:
         """Members to try, and why these."""
-        (_, classes), count = data.logits.shape, data.count
+        classes, count = data.logits.shape[1], data.count
         simple = ["unchanged", "temperature"]
         if count < RULES.rows_of_a_fit:
             return simple[:1], f"{counted(round(count), 'sample')} cannot show what any method would gain"
@@ -217,33 +197,38 @@ class AutoCalibration(Calibrator):
             here, there = groups == group, groups != group
             others = self._best(names, each[:, there], data.take(there)) if there.any() else weights
             mixed = np.tensordot(others, each[:, here], 1)
-            gains[here] = _losses(each[0, here], data.take(here)) - _losses(mixed, data.take(here))
-        share = data.share
-        mean = float(share @ gains)
-        error = math.sqrt(float(share @ (gains - mean) ** 2) / data.count)
+            tested = data.take(here)
+            gains[here] = _losses(each[0, here], tested) - _losses(mixed, tested)
+        mean = float(data.share @ gains)
+        error = math.sqrt(float(data.share @ (gains - mean) ** 2) / data.count)
         self.gain_ = (mean, mean - 1.96 * error, mean + 1.96 * error)
         if mean - error <= 0:
-            as_they_are = evaluated(lambda xp, rows: xp.softmax(xp.wide(rows)), data.logits)
-            lowest = float(as_they_are[data.of_target].min())
-            refuted = mean > 0 and lowest < RULES.refuting / data.count
-            half = mean > 0 and data.count >= RULES.rows_of_a_half_gain
-            done = "corrected" if refuted else "corrected by half" if half else "kept"
-            because = f", but a true class had a probability of {lowest:.1g}" if refuted else ""
-            self.notice(
-                f"in cross-validation on {data.count:g} samples the log loss changes by "
-                f"{-mean:+.4f}, 95 % interval {-self.gain_[2]:+.4f} to {-self.gain_[1]:+.4f}, which is "
-                f"{'little' if mean > 0 else 'no'} evidence of a gain{because}: the predictions are {done}; use more "
-                "data"
-            )
-            if done == "kept":
+            share = self._share_without_evidence(data)
+            if share == 0:
                 return only_first
-            if not refuted:
-                weights = (weights + only_first) / 2
+            weights = share * weights + (1 - share) * only_first
         self._examine_accuracy(each[0], np.tensordot(weights, each, 1), data)
         if self.accuracy == "keep":  # a little of the unchanged predictions, so that nothing ties
             weights = np.maximum(weights, 0.01 * only_first)
             weights = weights / weights.sum()
         return weights
+
+    def _share_without_evidence(self, data: HeldOut) -> float:
+        """The share of the mixture if its gain is less than one standard error, of which there is a notice."""
+        mean, low, high = self.gain_
+        as_they_are = evaluated(lambda xp, rows: xp.softmax(xp.wide(rows)), data.logits)
+        lowest = float(as_they_are[data.of_target].min())
+        share, because, done = 0.0, "", "kept"
+        if mean > 0 and lowest < RULES.refuting / data.count:
+            share, because, done = 1.0, f", but a true class had a probability of {lowest:.1g}", "corrected"
+        elif mean > 0 and data.count >= RULES.rows_of_a_half_gain:
+            share, done = 0.5, "corrected by half"
+        self.notice(
+            f"in cross-validation on {data.count:g} samples the log loss changes by {-mean:+.4f}, 95 % interval "
+            f"{-high:+.4f} to {-low:+.4f}, which is {'little' if mean > 0 else 'no'} evidence of a gain{because}: the "
+            f"predictions are {done}; use more data"
+        )
+        return share
 
     def _examine_accuracy(self, before: Array, after: Array, data: HeldOut) -> None:
         """Add a notice if the accuracy falls by more than one sample, and two standard errors of the difference."""

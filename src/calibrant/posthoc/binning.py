@@ -1,6 +1,7 @@
 """Histograms of rates: one of them, and the Bayesian average of many."""
 
 import math
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -30,38 +31,24 @@ def copies_of(weight: Array) -> tuple[float, float]:
 
 
 def edges_at(found: Ties, places: Array) -> Array:
-    """Edges after so many copies, half-way between the ties that they separate.
-
-    Args:
-        found: The ties, whose mass is in copies.
-        places: Whole numbers of copies.
-    """
+    """Edges after whole numbers of copies, half-way between the ties that they separate."""
     # By the middles of the two copies next to an edge, rounding of the sums does not move it.
     ends, last = found.mass.cumsum(), len(found.mass) - 1
-    below, above = (
-        found.score[np.searchsorted(ends, places + step, side="right").clip(0, last)] for step in (-0.5, 0.5)
-    )
+    below = found.score[np.searchsorted(ends, places - 0.5, side="right").clip(0, last)]
+    above = found.score[np.searchsorted(ends, places + 0.5, side="right").clip(0, last)]
     return np.asarray(below + (above - below) / 2)
 
 
 class HistogramBinning(ScoreCalibrator):
-    """Replace a probability by the rate of hits among the held-out samples in its bin.
-
-    Bins are right-closed. A bin without held-out samples gives its middle. Ties are never split, so there can be
-    fewer bins of equal mass than requested.
+    """Replace a probability by the rate of hits among the samples in its bin: :doc:`/methods/histogram`.
 
     Args:
-        bins: Number of bins.
-        mode: ``"equal-mass"``, bins with the same number of samples; or ``"equal-width"``.
+        bins: Number of bins, which are right-closed.
+        mode: ``"equal-mass"``, bins with the same number of samples, apart from ties; or ``"equal-width"``.
         view: ``"top-label"``; or ``"class-wise"``, where samples that share their bins in all classes become identical.
-
-    References:
-        Zadrozny, Elkan, "Obtaining calibrated probability estimates from decision trees and naive Bayesian
-        classifiers", ICML 2001.
+        strict: No mixing with the uniform distribution; see :class:`Calibrator`.
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import HistogramBinning
         >>> logits = np.array([3.0, 3.0, 3.0, 3.0, -3.0, -3.0])
         >>> binning = HistogramBinning(2, "equal-width", strict=True).fit(logits, np.array([1, 1, 1, 0, 0, 1]))
         >>> binning.predict_proba(np.array([3.0, -1.0]))[:, 1].round(4)  # four of six predictions are right
@@ -76,64 +63,45 @@ class HistogramBinning(ScoreCalibrator):
         inputs.check_choice("mode", mode, ("equal-mass", "equal-width"))
         self.mode = mode
 
-    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> list[Curve]:
+    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> Iterator[Curve]:
         """Count hits in bins."""
         cut = np.arange(1, self.bins) / self.bins
         count, copies = copies_of(weight)
-        curves: list[Curve] = []
         for found in all_ties(scores.probability(XP), hits, weight * copies):
             edges = cut.astype(found.score.dtype)
             if self.mode == "equal-mass":
                 edges = edges_at(found, (cut * count).round())
-            until = np.concatenate(([0], np.searchsorted(found.score, edges, side="right"), [len(found.score)]))
+            inner = np.searchsorted(found.score, edges, side="right")
+            until = np.concatenate(([0], inner, [len(found.score)]))
             mass, right = (np.diff(sums_before(part)[until]) for part in (found.mass, found.hits))
             bounds = np.concatenate(([0.0], edges, [1.0]))
             rates = (right / np.where(mass > 0, mass, 1.0)).clip(0, 1)  # sums of weights are rounded
-            curves.append(steps(edges, np.where(mass > 0, rates, (bounds[1:] + bounds[:-1]) / 2)))
-        return curves
+            yield steps(edges, np.where(mass > 0, rates, (bounds[1:] + bounds[:-1]) / 2))
 
 
 class BayesianBinning(ScoreCalibrator):
-    r"""Average histograms of equal mass over the number of bins, weighted by their posterior (BBQ).
-
-    Every number of bins B from :math:`\sqrt[3]{N}/10` to :math:`10\sqrt[3]{N}` is a model. In each of its bins the
-    rate of hits has a Beta prior worth :math:`2/B` samples around the middle of the bin; the marginal likelihood
-    of all bins (the BDeu score) is the weight of the model, and its prediction is the posterior mean
-
-    .. math:: \frac{m_b + \alpha_b}{n_b + 2/B}, \qquad \alpha_b = \frac{2}{B}\, p_b
-
-    with :math:`m_b` hits among :math:`n_b` samples and the middle :math:`p_b`. Models with less than a thousandth of
-    the best one's posterior are left out. The average is stored as one table.
-
-    References:
-        Naeini, Cooper, Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning", AAAI 2015.
+    """Average histograms over the number of bins, weighted by their posterior (BBQ): :doc:`/methods/bbq`.
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import BayesianBinning
         >>> logits = np.array([3.0, -3.0] * 500)
         >>> target = np.array([1, 0, 1, 0, 1, 0, 0, 1] * 125)  # right in three of four
         >>> BayesianBinning(strict=True).fit(logits, target).predict_proba(np.array([3.0])).round(4)
         array([[0.25, 0.75]])
     """
 
-    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> list[Curve]:
+    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> Iterator[Curve]:
         """Score every binning, and average those that count."""
         count, copies = copies_of(weight)
         root = float(weight.sum()) ** (1 / 3)
         most = max(1, min(math.ceil(root * SPREAD), round(count), max(len(weight), MOST_BINS)))
-        bins = _Bins(np.arange(max(1, min(math.floor(root / SPREAD), most)), most + 1), count, copies)
-        return [bins.averaged(found) for found in all_ties(scores.probability(XP), hits, weight * copies)]
+        least = max(1, min(math.floor(root / SPREAD), most))
+        bins = _Bins(np.arange(least, most + 1), count, copies)
+        for found in all_ties(scores.probability(XP), hits, weight * copies):
+            yield bins.averaged(found)
 
 
 class _Bins:
-    """The bins of binnings of several sizes, one binning after the other, in arrays of the sum of the sizes.
-
-    Args:
-        sizes: Number of bins of each binning.
-        count: Number of copies of all samples.
-        copies: Number of copies that a weight of 1 counts as.
-    """
+    """The bins of binnings of several sizes, one binning after the other, in arrays of the sum of the sizes."""
 
     def __init__(self, sizes: IndexArray, count: float, copies: float) -> None:
         self.copies = copies
@@ -153,8 +121,9 @@ class _Bins:
         edges = edges_at(found, self.places)
         until = np.searchsorted(found.score, edges, side="right")
         low, high = self._ends(until, 0, len(found.score))
-        mass = (sums_before(found.mass)[high] - sums_before(found.mass)[low]) / self.copies
-        hits = (sums_before(found.hits)[high] - sums_before(found.hits)[low]) / self.copies
+        masses, all_hits = sums_before(found.mass), sums_before(found.hits)
+        mass = (masses[high] - masses[low]) / self.copies
+        hits = (all_hits[high] - all_hits[low]) / self.copies
         hits = hits.clip(0, mass)  # sums of weights are rounded
         left, right = self._ends(edges.astype(np.float64), 0.0, 1.0)
         of_hit = ((left + right) / 2).clip(1e-12, 1 - 1e-12) * self.prior

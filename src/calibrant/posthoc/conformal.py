@@ -35,16 +35,13 @@ STRATA = (1, 3, 6, 10, 100)
 
 @dataclass(frozen=True, eq=False)
 class Sets(Part):
-    """Sets of the classes whose score is at most a threshold: one, or one for each class or group.
-
-    ``penalty`` and ``rank`` are those of RAPS; ``seed`` is that of U, or None for U = 1.
-    """
+    """Sets of the classes whose score is at most a threshold: one, or one for each class or group."""
 
     score: ScoreName
     quantile: Any
-    penalty: float = 0.0
+    penalty: float = 0.0  # of RAPS, as the rank
     rank: float = 0.0
-    seed: int | None = None
+    seed: int | None = None  # of U, or None for U = 1
     grouped: bool = False
 
     def scores(self, xp: Any, logits: Any) -> Any:
@@ -65,7 +62,8 @@ class Sets(Part):
         limit = xp.like(self.quantile, scores)
         if self.grouped:
             known = (places >= 0) & (places < len(self.quantile))
-            limit = xp.where(known, limit[xp.where(known, places, 0)], math.inf)[:, None]
+            of_known = limit[xp.where(known, places, 0)]
+            limit = xp.where(known, of_known, math.inf)[:, None]
         slack = ROUNDINGS * float(np.finfo(np.float64 if xp.is_double(scores) else np.float32).eps)
         return scores <= limit + slack
 
@@ -78,9 +76,8 @@ def uniform(xp: Any, logits: Any, seed: int) -> Any:
     """A number in (0, 1) for each row, ``(N, 1)``, that depends only on its bits and the seed.
 
     Multilinear hashing: the words of a row, each times a random number, are summed modulo 2^64, and the upper half of
-    the sum is used. Over the seeds it is uniform, and independent for any two rows that differ (Lemire and
-    Kaser, "Strongly Universal String Hashing is Fast", The Computer Journal, 2014). For one seed, rows at equal
-    distances would still have numbers at equal distances: shifts and products that permute the 32 bits prevent that.
+    the sum is uniform over the seeds, and independent for rows that differ (Lemire, Kaser, "Strongly Universal String
+    Hashing is Fast", 2014). Then its bits are permuted, so that rows at equal distances have numbers that are not.
     """
     words = xp.bits(logits + 0.0)  # since the two zeros have different bits
     factors = xp.like(random_words(seed, words.shape[1] + 1), words)
@@ -118,7 +115,10 @@ def tuned_penalty(sets: Sets, data: HeldOut, alpha: float, goal: TuningGoal) -> 
         scores = evaluated(replace(sets, penalty=penalty).scores, data.logits)
         held = scores <= conformal_quantile(scores[data.of_target], alpha)
         sizes = held.sum(1)
-        costs.append(float(sizes.sum()) if goal == "size" else coverage_violation(sizes, held[data.of_target], alpha))
+        if goal == "size":
+            costs.append(float(sizes.sum()))
+        else:
+            costs.append(coverage_violation(sizes, held[data.of_target], alpha))
     return PENALTIES[goal][int(np.argmin(costs))]
 
 
@@ -153,30 +153,21 @@ def coverage_range(samples: int, alpha: float) -> tuple[float, float]:
 class ConformalClassifier(Fitted):
     r"""Sets of classes that contain the right one with probability at least :math:`1 - \alpha`.
 
-    A score measures how unusual a class is for a sample. With :math:`\hat q` the
-    :math:`\lceil (n+1)(1-\alpha) \rceil`-th smallest score of the right classes of n held-out samples (infinity
-    if that is more than n), the set holds every class whose score is at most :math:`\hat q`. If new samples are
-    exchangeable with the held-out ones, this coverage holds on average over samples, for any model.
+    A set holds every class whose score is at most a threshold :math:`\hat q`, a quantile of the scores of the right
+    classes of held-out samples. If new samples are exchangeable with these, the coverage holds on average over samples,
+    for any model; see :doc:`/methods/conformal`.
 
-    With the probabilities :math:`p` of a sample in descending order, a class of rank r and :math:`U` uniform on [0, 1],
-    a hash of the sample's logits and the seed,
+    With the probabilities :math:`p` of a sample in descending order, the score of a class of rank r is
 
-    - ``"lac"``: :math:`1 - p_y`; the smallest sets on average, which may be empty;
-    - ``"aps"``: :math:`\sum_{j < r} p_j + U p_r`; sets that grow where the sample is hard;
+    - ``"lac"``: :math:`1 - p_r`; the smallest sets on average, which may be empty;
+    - ``"aps"``: :math:`\sum_{j < r} p_j + U p_r` with U uniform on [0, 1], a hash of the logits and the seed; sets that
+      grow where the sample is hard;
     - ``"raps"``: the same plus :math:`\lambda \max(r - k, 0)`, which keeps sets of many classes small;
-    - ``"top-k"``: :math:`r`, not randomised; sets of the same size, with the smallest k that covers enough.
+    - ``"top-k"``: :math:`r`; sets of the same size, with the smallest k that covers enough.
 
-    Coverage holds on average over
-
-    - ``"marginal"``: all samples; some classes or groups may be covered less, others more;
-    - ``"class-conditional"``: the samples of each class, which has its own :math:`\hat q_k`;
-    - ``"group-conditional"``: the samples of each group, which has its own :math:`\hat q_g`. ``fit`` and
-      ``predict_set`` need the group of each sample.
-
-    ``fit`` gives a :class:`~calibrant.posthoc.FitWarning` if samples, of a class or a group, are too few for a
-    threshold or for a certain coverage, or if a class has none. For ONNX, use ``randomized=False`` with APS and RAPS:
-    it cannot hash the bits of a logit. A module takes the position of a group in ``groups_``, as a second argument.
-    :doc:`/methods/conformal` has the details.
+    Coverage holds on average over all samples (``"marginal"``), the samples of each class (``"class-conditional"``), or
+    those of each group (``"group-conditional"``): then ``fit`` and ``predict_set`` need the group of each sample, and a
+    module takes its position in ``groups_`` as a second argument. For ONNX, use ``randomized=False`` with APS and RAPS.
 
     Args:
         score: ``"lac"``, ``"aps"``, ``"raps"`` or ``"top-k"``.
@@ -185,7 +176,7 @@ class ConformalClassifier(Fitted):
         randomized: False replaces U by 1: the sets are not random, and cover more than :math:`1 - \alpha`.
         penalty: :math:`\lambda` of RAPS, or ``"tune"``: the best for the goal ``tune_for``.
         rank: k of RAPS, or ``"tune"``: the rank that the right class exceeds with probability at most alpha.
-            Tuning uses 30 % of the data, drawn by ``seed``, which is then not used for :math:`\hat q`.
+            Tuning uses 30 % of the data, which is then not used for :math:`\hat q`.
         tune_for: Goal of a tuned penalty: ``"size"``, the smallest sets; or ``"size-stratified coverage"``, coverage
             near :math:`1 - \alpha` for sets of every size.
         seed: Seed of U, and of the data drawn for tuning.
@@ -193,15 +184,7 @@ class ConformalClassifier(Fitted):
     Attributes:
         groups_: Groups of the fitted samples, sorted; empty unless sets are group-conditional.
 
-    References:
-        Sadinle, Lei, Wasserman, "Least Ambiguous Set-Valued Classifiers with Bounded Error Levels", JASA 2019;
-        Romano, Sesia, Candès, "Classification with Valid and Adaptive Coverage", NeurIPS 2020; Angelopoulos,
-        Bates, Malik, Jordan, "Uncertainty Sets for Image Classifiers using Conformal Prediction", ICLR 2021; Vovk,
-        "Conditional validity of inductive conformal predictors", ACML 2012 (classes, groups, spread).
-
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import ConformalClassifier
         >>> logits = np.random.default_rng(0).normal(size=(500, 4))
         >>> conformal = ConformalClassifier("lac", alpha=0.1).fit(logits, logits.argmax(1))
         >>> conformal.predict_set(np.array([[5.0, 0.0, 0.0, 0.0]]))
@@ -288,14 +271,8 @@ class ConformalClassifier(Fitted):
     ) -> Self:
         """Fit on predictions the model was not trained on, and return self.
 
-        Args:
-            logits: ``(N, C)``, or binary ``(N,)`` or ``(N, 1)``: the logit of class 1.
-            target: Class indices, or names of classes, ``(N,)``.
-            groups: Group of each sample, for group-conditional sets: strings, numbers or tuples of them; a list, an
-                array, a tensor or a column of a data frame.
-            sample_weight: Not supported: a weighted threshold would depend on the weight of the new sample.
-            ignore_index: Label of samples to ignore; None to ignore none.
-            classes: Label of each column of the logits; see :meth:`Calibrator.fit`.
+        Arguments are those of :meth:`Calibrator.fit`, without weights; and for group-conditional sets ``groups``, the
+        group of each sample: strings, numbers or tuples of them, in a list, an array, a tensor or a column of a frame.
         """
         if sample_weight is not None:
             raise ValueError(
@@ -303,18 +280,17 @@ class ConformalClassifier(Fitted):
             )
         self._check(groups)
         data, names = checked_samples(logits, target, None, ignore_index, classes)
-        part, known = np.zeros_like(data.target), self.groups_
+        part, parts, known = np.zeros_like(data.target), 1, self.groups_
         if self.coverage == "class-conditional":
-            part = data.target
+            part, parts = data.target, data.logits.shape[1]
         elif self.coverage == "group-conditional":
             every = frames.as_array(target).reshape(-1)
             labels = group_labels(groups, len(every))
             if ignore_index is not None:
                 labels = [label for label, kept in zip(labels, (every != ignore_index).tolist(), strict=True) if kept]
             known = known_groups(labels)
-            part = positions(labels, known)
-        classes_or_groups = data.logits.shape[1] if self.coverage == "class-conditional" else max(1, len(known))
-        self.map_, counts = self._sets(data, part, classes_or_groups)
+            part, parts = positions(labels, known), len(known)
+        self.map_, counts = self._sets(data, part, parts)
         self.groups_, self.labels_, self.notices_ = known, names, []
         self.class_count_, self.samples_ = data.logits.shape[1], len(data.target)
         self.examine(data)
@@ -378,9 +354,9 @@ class ConformalClassifier(Fitted):
         """Return which classes are in the set of each sample: boolean, ``(N, C)``; ``(N, 2)`` for binary logits.
 
         Args:
-            logits: ``(N, C)``, or binary ``(N,)`` or ``(N, 1)``. A NumPy array gives a NumPy array.
+            logits: ``(N, C)``, or binary ``(N,)`` or ``(N, 1)``.
             groups: Group of each sample, for group-conditional sets. The set of a group that ``fit`` did not see holds
-                all classes, the only set that is sure to cover, and a warning names the group.
+                all classes, and a warning names the group.
         """
         self._check(groups)
         if groups is None:
@@ -441,10 +417,7 @@ def plain_label(value: Any) -> Group:
 
 def known_groups(labels: Iterable[Group]) -> tuple[Group, ...]:
     """The different groups, in an order that does not depend on the samples' order."""
-    different = set(labels)
-    if len({type(label) for label in different}) > 1:  # strings and numbers have no order
-        return tuple(sorted(different, key=lambda label: (type(label).__name__, repr(label))))
-    return tuple(sorted(different))
+    return tuple(sorted(set(labels), key=lambda label: (type(label).__name__, label)))
 
 
 def positions(labels: list[Group], known: Iterable[Group]) -> IndexArray:

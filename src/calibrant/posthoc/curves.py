@@ -21,9 +21,8 @@ from calibrant.posthoc.map import (
     Steps,
     TwoSteps,
     View,
-    class_scores,
     evaluated,
-    top_scores,
+    view_scores,
 )
 from calibrant.posthoc.scaling import StructuredMatrixScaling
 from calibrant.posthoc.solvers import logistic_regression, softplus
@@ -57,17 +56,9 @@ JOINED = 2**14
 class ScoreCalibrator(Calibrator):
     """Base class of methods that map one score, a probability, to another.
 
-    With ``view="class-wise"`` every class has its own map, fitted one-vs-rest; the mapped probabilities of a row
-    are divided by their sum, and a row in which all are 0 keeps its original probabilities. Two classes need only
-    one map, that of class 1.
-
-    With ``view="top-label"`` one map recalibrates the confidence in the predicted class, and the other classes
-    share the rest in their original proportions. If one of them would then overtake the predicted class, the shares
-    are mixed with equal ones, just enough that none does: the prediction does not change, and its confidence is the
-    fitted one. It only changes if the confidence is below 1/C, with which no class can be the predicted one.
-
     Args:
-        view: ``"class-wise"`` or ``"top-label"``.
+        view: ``"class-wise"``, a map for each class, fitted one-vs-rest, and one for two classes; or ``"top-label"``,
+            one map of the confidence in the predicted class: :doc:`/posthoc`.
         strict: No mixing with the uniform distribution; see :class:`Calibrator`.
     """
 
@@ -81,40 +72,31 @@ class ScoreCalibrator(Calibrator):
         return self.least_rows if self.view == "top-label" or classes == 2 else max(self.least_rows, 20 * classes)
 
     @abstractmethod
-    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> list[Curve]:
-        """Fit a curve to each row, with arrays of one dimension.
-
-        Args:
-            scores: ``(rows, N)``.
-            hits: ``(rows, N)``, 1 where the event happened: float64.
-            weight: ``(N,)`` in float64.
-        """
+    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> Iterator[Curve]:
+        """Fit a curve to each row of scores and hits, ``(rows, N)``, with arrays of one dimension."""
 
     def fit_map(self, data: HeldOut) -> Map:
-        """Fit the curves, one block of classes at a time."""
-        found = [curve for scores, hits in self._blocks(data) for curve in self.fit_scores(scores, hits, data.weights)]
-        tables = [curve.arrays() for curve in found]
-        whole = found[0].rebuilt(lambda name, _: stacked([arrays[name] for arrays in tables], data.logits.dtype))
-        return self.mixed(Curves(whole, self.view, data.logits.dtype == np.float32), data)
-
-    def _blocks(self, data: HeldOut) -> Iterator[tuple[LogScores, Array]]:
+        """Fit the curves, one block of scores at a time."""
+        classes = data.logits.shape[1]
+        found = evaluated(lambda xp, rows: view_scores(xp, rows, self.view)[0], data.logits)
         if self.view == "top-label":
-            log_p, log_not = evaluated(_top_columns, data.logits)
-            hits = data.target == data.logits.argmax(1)
-            yield LogScores(log_p.T, log_not.T), hits[None].astype(np.float64)
-            return
-        everything = evaluated(class_scores, data.logits)
-        count = data.logits.shape[1]
+            hits = (data.target == data.logits.argmax(1))[:, None]
+        else:
+            hits = data.target[:, None] == np.arange(int(classes == 2), classes)
+        curves: list[Curve] = []
         step = max(1, BLOCK // len(data.target))
-        for start in range(int(count == 2), count, step):
-            block = np.arange(start, min(start + step, count))
-            scores = LogScores(*(np.ascontiguousarray(part[:, block].T) for part in everything))
-            yield scores, (data.target == block[:, None]).astype(np.float64)
+        for start in range(0, hits.shape[1], step):
+            block = slice(start, start + step)
+            scores = LogScores(*(np.ascontiguousarray(part[:, block].T) for part in found))
+            happened = np.ascontiguousarray(hits[:, block].T, dtype=np.float64)
+            curves += self.fit_scores(scores, happened, data.weights)
+        tables = [curve.split()[1] for curve in curves]
 
+        def of_all(name: str, _: Array) -> Array:
+            return stacked([arrays[name] for arrays in tables], data.logits.dtype)
 
-def _top_columns(xp: NumpyOps, rows: Array) -> tuple[Array, Array]:
-    scores, _ = top_scores(xp, rows)
-    return scores.log_p.T, scores.log_not.T
+        whole = curves[0].rebuilt(of_all)
+        return self.mixed(Curves(whole, self.view, data.logits.dtype == np.float32), data)
 
 
 def stacked(rows: list[Array], dtype: Any) -> Array:
@@ -127,27 +109,18 @@ def stacked(rows: list[Array], dtype: Any) -> Array:
 
 
 class PlattScaling(ScoreCalibrator):
-    r"""Logistic regression on the log-odds of a probability.
+    r"""Logistic regression on the log-odds of a probability: :doc:`/methods/platt`.
 
     .. math:: \hat z = \sigma\!\left(a \ln\frac{z}{1-z} + b\right)
 
-    As in Platt's paper, the labels are replaced by :math:`(n_1 + 1)/(n_1 + 2)` for hits and :math:`1/(n_0 + 2)` for
-    misses, with their counts :math:`n_1, n_0`; this also keeps the numbers finite on separable data.
-
-    References:
-        Platt, "Probabilistic Outputs for Support Vector Machines and Comparisons to Regularized Likelihood
-        Methods", Advances in Large Margin Classifiers, 1999.
-
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import PlattScaling
         >>> logits = np.array([3.0, -3.0] * 500)  # binary: the logit of class 1
         >>> target = np.array([1, 0, 1, 0, 1, 0, 0, 1] * 125)  # right in three of four
         >>> PlattScaling(strict=True).fit(logits, target).predict_proba(np.array([3.0])).round(3)
         array([[0.251, 0.749]])
     """
 
-    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> list[Curve]:
+    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> Iterator[Curve]:
         """Fit the regressions."""
         odds = scores.log_odds(XP).astype(np.float64)
         features = np.stack((odds, np.ones_like(odds)), axis=1)
@@ -155,32 +128,23 @@ class PlattScaling(ScoreCalibrator):
         wrong = weight.sum() - right
         soft = np.where(hits > 0, (right + 1) / (right + 2), 1 / (wrong + 2))
         found = logistic_regression(features, soft, np.array([1.0, 0.0]), weight=weight)
-        return [LogOdds(row[[0, 0, 1]]) for row in found]
+        for slope, shift in found:
+            yield LogOdds(np.array([slope, slope, shift]))
 
 
 class BetaCalibration(ScoreCalibrator):
-    r"""Logistic regression on the logarithms of a probability and of its complement.
+    r"""Logistic regression on the logarithms of a probability and of its complement: :doc:`/methods/beta`.
 
     .. math:: \hat z = \sigma\left(a \ln z - b \ln(1 - z) + c\right), \qquad a, b \ge 0
 
-    This is the correct map if scores of hits and misses are Beta distributed. A negative coefficient would make the map
-    decrease: it is set to 0 and the rest is fitted again. On separable data a pull of :math:`10^{-8}` towards the
-    identity keeps the numbers finite.
-
-    References:
-        Kull, Silva Filho, Flach, "Beta calibration: a well-founded and easily implemented improvement on
-        logistic calibration for binary classifiers", AISTATS 2017.
-
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import BetaCalibration
         >>> logits = np.array([3.0, -3.0] * 500)
         >>> target = np.array([1, 0, 1, 0, 1, 0, 0, 1] * 125)  # right in three of four
         >>> BetaCalibration(strict=True).fit(logits, target).predict_proba(np.array([3.0])).round(3)
         array([[0.25, 0.75]])
     """
 
-    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> list[Curve]:
+    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> Iterator[Curve]:
         """Fit the regressions, and again without negative coefficients."""
         log_p, log_not = (part.astype(np.float64) for part in scores.floored(XP))
         features = np.stack((log_p, -log_not, np.ones_like(log_p)), axis=1)
@@ -198,7 +162,8 @@ class BetaCalibration(ScoreCalibrator):
             kept = features[again] * ~dropped[again][:, :, None]
             found[again] = logistic_regression(kept, hits[again], centre, weight=weight)
             found[dropped] = 0.0
-        return [LogOdds(row) for row in found]
+        for coefficients in found:
+            yield LogOdds(coefficients)
 
 
 class Ties(NamedTuple):
@@ -207,11 +172,6 @@ class Ties(NamedTuple):
     score: Array
     mass: Array
     hits: Array
-
-    @property
-    def rate(self) -> Array:
-        """Rate of hits."""
-        return self.hits / self.mass
 
 
 def ties(score: Array, hits: Array, weight: Array) -> Ties:
@@ -232,7 +192,7 @@ def pooled(found: Ties) -> IndexArray:
     """First tie of each block of the isotonic regression, which is constant in a block and rises to the next."""
     from scipy.optimize import isotonic_regression  # scikit-learn's takes a second to import
 
-    firsts = isotonic_regression(found.rate, weights=found.mass).blocks[:-1]
+    firsts = isotonic_regression(found.hits / found.mass, weights=found.mass).blocks[:-1]
     rate = np.add.reduceat(found.hits, firsts) / np.add.reduceat(found.mass, firsts)
     return np.asarray(firsts[np.diff(rate, prepend=-1.0) > ROUNDING])
 
@@ -243,93 +203,51 @@ def sums_before(values: Array) -> Array:
 
 
 class IsotonicCalibration(ScoreCalibrator):
-    """Least squares fit among all non-decreasing maps of a probability.
-
-    The fit is that of scikit-learn's ``IsotonicRegression``, kept as a table of knots with straight lines between them.
-
-    References:
-        Zadrozny, Elkan, "Transforming Classifier Scores into Accurate Multiclass Probability Estimates",
-        KDD 2002.
+    """Least squares fit among all non-decreasing maps of a probability: :doc:`/methods/isotonic`.
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import IsotonicCalibration
         >>> logits = np.array([-2.0, -1.0, 1.0, 2.0])
         >>> calibrator = IsotonicCalibration(strict=True).fit(logits, np.array([0, 1, 0, 1]))
         >>> calibrator.predict_proba(logits)[:, 1]
         array([0. , 0.5, 0.5, 1. ])
     """
 
-    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> list[Curve]:
+    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> Iterator[Curve]:
         """Fit the regressions; each block of equal values has a knot at both ends."""
-        curves: list[Curve] = []
         for found in all_ties(scores.probability(XP), hits, weight):
             firsts = pooled(found)
             lasts = np.append(firsts[1:], len(found.score)) - 1
             rate = np.add.reduceat(found.hits, firsts) / np.add.reduceat(found.mass, firsts)
-            curves.append(Lines(found.score[np.column_stack((firsts, lasts)).ravel()], rate.repeat(2)))
-        return curves
+            yield Lines(found.score[np.column_stack((firsts, lasts)).ravel()], rate.repeat(2))
 
 
 class CentredIsotonicCalibration(ScoreCalibrator):
-    r"""Isotonic regression whose blocks are points: the map rises between them, and has no steps (CIR).
-
-    Isotonic regression pools samples into blocks, each with one value. Here a block b is a single point, at the mean
-    score of its samples:
-
-    .. math:: \left(\bar z_b, \bar c_b\right) = \frac{1}{\sum_{i \in b} w_i} \sum_{i \in b} w_i\, (z_i, c_i)
-
-    with hits :math:`c_i` and sample weights :math:`w_i`. Straight lines connect the points; below the first and above
-    the last the map is flat. Between the ends it rises strictly: it makes no ties, so the ranking of binary
-    predictions is kept.
-
-    References:
-        Oron, Flournoy, "Centered Isotonic Regression: Point and Interval Estimation for Dose-Response Studies",
-        Statistics in Biopharmaceutical Research, 2017.
+    """Isotonic regression whose blocks are points, with straight lines between: :doc:`/methods/centred_isotonic`.
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import CentredIsotonicCalibration
         >>> logits = np.array([-2.0, -1.0, 1.0, 2.0])
         >>> calibrator = CentredIsotonicCalibration(strict=True).fit(logits, np.array([0, 1, 0, 1]))
         >>> calibrator.predict_proba(np.array([-2.0, -1.0, 0.0, 1.0, 2.0]))[:, 1].round(4)
         array([0.    , 0.1966, 0.5   , 0.8034, 1.    ])
     """
 
-    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> list[Curve]:
+    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> Iterator[Curve]:
         """Find the mean score and the rate of hits of each block."""
-        curves: list[Curve] = []
         for found in all_ties(scores.probability(XP), hits, weight):
             sums = np.stack((found.mass, found.mass * found.score, found.hits))
             mass, score, right = np.add.reduceat(sums, pooled(found), axis=1)
             # A line has two ends, also if there is one block.
-            curves.append(Lines(*(np.append(part, part[-1]) for part in (score / mass, right / mass))))
-        return curves
+            yield Lines(*(np.append(part, part[-1]) for part in (score / mass, right / mass)))
 
 
 class VennAbers(ScoreCalibrator):
-    r"""Inductive Venn-Abers prediction: an interval for each probability, merged into one (IVAP).
+    r"""Inductive Venn-Abers prediction: an interval for each probability, merged into one: :doc:`/methods/venn_abers`.
 
-    A new score z is added to the held-out data as a miss, and isotonic regression gives it the value :math:`p_0(z)`;
-    added as a hit, it has :math:`p_1(z) > p_0(z)`. If held-out and new samples are exchangeable, the one of the two
-    that belongs to the true label is calibrated, whatever their distribution and number. The probability
+    A new score joins the held-out data as a miss and as a hit: isotonic regression gives it :math:`p_0, p_1`.
 
     .. math:: \hat z = \frac{p_1}{1 - p_0 + p_1}
 
-    minimises the worst regret in log loss. It is never 0 or 1, so nothing is mixed in. For more than two classes every
-    class is fitted one-vs-rest, and the :math:`\hat z` of a row are divided by their sum, for which there is no
-    guarantee.
-
-    Both values are step functions of the score, found for all scores at once at the fit and kept as tables, which have
-    up to n entries for each class.
-
-    References:
-        Vovk, Petej, Fedorova, "Large-scale probabilistic predictors with and without guarantees of validity",
-        NeurIPS 2015.
-
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import VennAbers
         >>> logits = np.array([3.0, -3.0] * 500)
         >>> target = np.array([1, 0, 1, 0, 1, 0, 0, 1] * 125)  # right in three of four
         >>> venn_abers = VennAbers().fit(logits, target)
@@ -343,25 +261,20 @@ class VennAbers(ScoreCalibrator):
     def __init__(self, view: View = "class-wise") -> None:
         super().__init__(view, strict=True)
 
-    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> list[Curve]:
+    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> Iterator[Curve]:
         """Tabulate both values for every place that a new score can have."""
-        curves: list[Curve] = []
         # Only the order of the scores matters; that of log-odds is exact near 1 too.
         for found in all_ties(scores.log_odds(XP), hits, weight):
             # A miss is a hit in the mirror.
-            mirrored = Ties(-found.score[::-1], found.mass[::-1], (found.mass - found.hits)[::-1])
-            curves.append(TwoSteps(value_of_a_hit(mirrored), value_of_a_hit(found)))
-        return curves
+            misses = found.mass - found.hits
+            mirrored = Ties(-found.score[::-1], found.mass[::-1], misses[::-1])
+            yield TwoSteps(value_of_a_hit(mirrored), value_of_a_hit(found))
 
     def predict_interval(self, logits: Any) -> Any:
         """Return the lower and the upper value, :math:`p_0` and :math:`p_1`, of every probability.
 
-        Args:
-            logits: As for ``predict_proba``.
-
-        Returns:
-            Two of the shape of ``predict_proba(logits)``, before rows are divided by their sum. With
-            ``view="top-label"`` there is one value for each sample, that of the predicted class.
+        Both have the shape of ``predict_proba(logits)``, before rows are divided by their sum. With
+        ``view="top-label"`` there is one value for each sample, that of the predicted class.
         """
         rows, of_map = self.rows(logits), self.map_
 
@@ -381,13 +294,9 @@ def value_of_a_hit(found: Ties) -> Steps:
 
     Let :math:`W_i, H_i` be the mass and the hits of the lowest i ties. A hit between ties i and i + 1, or tied with
     the latter, moves all later points :math:`(W, H)` by (1, 1). Its value is the slope of the convex minorant at the
-    edge that connects the points before it with those after. This edge begins where the tangent
-
-    .. math:: \tau_j = \min_{k \ge j} \frac{H_k + 1 - H_j}{W_k + 1 - W_j}
-
-    is the steepest among :math:`j \le i`, and ends at a corner of the minorant of the held-out data (Vovk et al.,
-    section 4): so the value is the running maximum of the tangents to these corners. Along ties of hits only,
-    tangents do not become steeper, and they are not computed.
+    edge that connects the points before it with those after: the running maximum over :math:`j \le i` of the tangents
+    :math:`\min_{k \ge j} (H_k + 1 - H_j) / (W_k + 1 - W_j)`, which touch corners of the minorant of the held-out data
+    (Vovk et al., section 4). Along ties of hits only, tangents do not become steeper, and they are not computed.
     """
     width, height = sums_before(found.mass), sums_before(found.hits)
     corner = np.append(pooled(found), len(found.mass))
@@ -425,27 +334,14 @@ def steps(edges: Array, values: Array) -> Steps:
 
 
 class SplineCalibration(ScoreCalibrator):
-    r"""Add the slope of the cumulative gap between hits and scores to each score.
-
-    With scores sorted, let :math:`h(t)` be the sum of hits minus scores over the lowest fraction t of the samples,
-    divided by N: its largest deviation from 0 is the KS error. Its slope :math:`h'(t)` is the rate of hits at that
-    quantile minus the predicted one. A natural cubic spline is fitted to h by least squares, and a score z at quantile
-    t becomes :math:`z + h'(t)`, clipped to [0, 1].
-
-    The map is kept as a table at up to 1,024 quantiles of the held-out scores, with straight lines between them.
+    """Add the slope of the cumulative gap between hits and scores, a spline, to each score: :doc:`/methods/spline`.
 
     Args:
-        knots: Number of knots of the spline, at equal steps of t.
-        view: ``"top-label"``, as in the paper; or ``"class-wise"``, which helps little with many classes: the knots all
-            lie among the scores near 0, which are the most.
-
-    References:
-        Gupta, Rahimi, Ajanthan, Mensink, Sminchisescu, Hartley, "Calibration of Neural Networks using Splines",
-        ICLR 2021.
+        knots: Number of knots of the spline, at equal steps of the quantile.
+        view: ``"top-label"``, as in the paper; or ``"class-wise"``, which helps little with many classes.
+        strict: No mixing with the uniform distribution; see :class:`Calibrator`.
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import SplineCalibration
         >>> logits = np.array([3.0, -3.0] * 500)
         >>> target = np.array([1, 0, 1, 0, 1, 0, 0, 1] * 125)  # right in three of four
         >>> SplineCalibration(strict=True).fit(logits, target).predict_proba(np.array([3.0])).round(3)
@@ -458,7 +354,7 @@ class SplineCalibration(ScoreCalibrator):
         if knots < 2:
             raise ValueError(f"knots must be at least 2, got {knots}")
 
-    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> list[Curve]:
+    def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> Iterator[Curve]:
         """Fit the splines and tabulate the maps."""
         from scipy.interpolate import CubicSpline  # a fit needs it, and a saved calibrator does not
 
@@ -469,7 +365,6 @@ class SplineCalibration(ScoreCalibrator):
         fraction = np.arange(copies + 1) / copies
         solve = np.linalg.pinv(basis(fraction))
         few = (np.linspace(0, copies - 1, min(copies, TABLE)).round() + 0.5) / copies
-        curves: list[Curve] = []
         for found in all_ties(scores.probability(XP).astype(np.float64), hits, weight):
             mass = sums_before(found.mass) / total
             gap = sums_before(found.hits - found.score * found.mass) / total
@@ -478,34 +373,15 @@ class SplineCalibration(ScoreCalibrator):
             slope = basis((mass[at] + mass[at + 1]) / 2, 1) @ heights
             # Beyond the held-out scores the correction is that of the outermost one.
             position = np.concatenate(([0.0], found.score[at], [1.0]))
-            curves.append(Lines(position, (position + np.pad(slope, 1, mode="edge")).clip(0, 1)))
-        return curves
+            yield Lines(position, (position + np.pad(slope, 1, mode="edge")).clip(0, 1))
 
 
 class SmoothScaling(StructuredMatrixScaling):
-    r"""Map the temperature-scaled log-odds of a binary model by a curve that is as smooth as the data ask for.
+    """Map the temperature-scaled log-odds of a binary model by a curve as smooth as the data ask for.
 
-    With T the best temperature, :math:`q = \sigma(l / T)` the scaled probability of class 1,
-    :math:`\epsilon = 1/(n+1)` and the log-odds z of :math:`(1 - \epsilon) q + \epsilon / 2`,
-
-    .. math:: \hat p = \sigma(b z + c + g(v)), \qquad
-        \min_{b, c, g}\ n\, \mathrm{NLL} + 2 \left((b - 1)^2 + c^2\right) + \frac{\lambda}{2} \int g''(v)^2\, dv
-
-    where v is z, moved and scaled to -1 to 1 between the outer knots, and :math:`g(v) = \sum_k d_k |v - k|^3` a natural
-    cubic spline with up to 12 knots at quantiles of the scores. The penalties are Gaussian priors: of slope and shift
-    that of :class:`StructuredMatrixScaling`; and of the curve, whose strength :math:`\lambda` the data choose. Six
-    strengths, 16 times apart, are averaged by their marginal likelihood (Laplace's approximation).
-
-    For more than two classes this is :class:`StructuredMatrixScaling`.
-
-    References:
-        Wahba, "Bayesian 'Confidence Intervals' for the Cross-Validated Smoothing Spline", JRSS B, 1983.
-        Wood, "Fast stable restricted maximum likelihood and marginal likelihood estimation of semiparametric
-        generalized linear models", JRSS B, 2011.
+    :doc:`/methods/smooth` has the formula. For more than two classes this is :class:`StructuredMatrixScaling`.
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import SmoothScaling
         >>> draw = np.random.default_rng(0)
         >>> logits = 4 * draw.normal(size=20000)
         >>> truth = 1 / (1 + np.exp(-2 * np.tanh(logits)))  # never surer than 88 %
@@ -524,10 +400,7 @@ class SmoothScaling(StructuredMatrixScaling):
 
 
 def fit_curve(odds: Array, hits: Array, counts: Array) -> tuple[Array, Array, Array]:
-    """Slope and shift of the line, and the curve's knots and values there.
-
-    Line and curve are fitted with every strength of the prior, and averaged by their marginal likelihood.
-    """
+    """Slope and shift of the line, and the curve's knots and values: averages over the strengths of the prior."""
     knots = knots_of(odds)
     z, y, counts = joined(odds, hits, counts)
     line, bends = np.stack((z, np.ones_like(z))), roughness_basis(knots, z).T
@@ -536,9 +409,9 @@ def fit_curve(odds: Array, hits: Array, counts: Array) -> tuple[Array, Array, Ar
     factors[:, 2:] = np.array(SCALES)[:, None]
     features = np.concatenate((line, bends)) * factors[:, :, None]
     centre = np.eye(features.shape[1])[0]
-    found = logistic_regression(
-        features, np.broadcast_to(y, (len(SCALES), len(y))), centre, PRECISION / float(counts.sum()), weight=counts
-    )
+    targets = np.broadcast_to(y, (len(SCALES), len(y)))
+    pull = PRECISION / float(counts.sum())
+    found = logistic_regression(features, targets, centre, pull, weight=counts)
     evidence = log_evidence(features, y, counts, found, centre)
     shares = np.exp(evidence - evidence.max())
     mean = shares / shares.sum() @ (found * factors)
@@ -558,15 +431,7 @@ def spline_pieces(knots: Array, values: Array) -> tuple[Array, Array, Array]:
 
 
 def log_evidence(features: Array, hits: Array, counts: Array, found: Array, centre: Array) -> Array:
-    """Laplace's approximation of the log marginal likelihood of some regressions, up to a constant.
-
-    Args:
-        features: ``(rows, d, N)``.
-        hits: ``(N,)`` shares of hits.
-        counts: ``(N,)`` weights.
-        found: ``(rows, d)`` most likely coefficients.
-        centre: ``(d,)`` mean of their prior.
-    """
+    """Laplace's approximation of the log marginal likelihood of the found coefficients, up to a constant."""
     odds = (found[:, None] @ features)[:, 0]
     likelihood = ((hits * odds - softplus(odds)) * counts).sum(1)
     p = 1 / (1 + np.exp(-odds))
@@ -577,13 +442,7 @@ def log_evidence(features: Array, hits: Array, counts: Array, found: Array, cent
 
 
 def joined(odds: Array, hits: Array, counts: Array) -> tuple[Array, Array, Array]:
-    """Log-odds, shares of hits and weights: of many samples, means over narrow cells of equal width.
-
-    Args:
-        odds: ``(N,)``.
-        hits: ``(N,)`` zeros and ones.
-        counts: ``(N,)`` positive weights.
-    """
+    """Log-odds, shares of hits and weights: of many samples, means over narrow cells of equal width."""
     if len(odds) <= JOINED:
         return odds, hits, counts
     width = max(float(np.ptp(odds)) / JOINED, 1e-300)
@@ -596,7 +455,8 @@ def joined(odds: Array, hits: Array, counts: Array) -> tuple[Array, Array, Array
 def knots_of(odds: Array) -> Array:
     """Quantiles of the different log-odds; near ones are joined."""
     values = np.unique(odds)
-    places = np.quantile(values, (np.arange(min(KNOTS, len(values))) + 0.5) / min(KNOTS, len(values)))
+    count = min(KNOTS, len(values))
+    places = np.quantile(values, (np.arange(count) + 0.5) / count)
     kept = [places[0]]
     for place in places[1:]:
         if place - kept[-1] > max(NEAREST * (places[-1] - places[0]), LEAST_GAP):
@@ -611,8 +471,12 @@ def roughness_basis(knots: Array, odds: Array) -> Array:
     """
     if len(knots) < FEWEST_KNOTS:
         return np.zeros((len(odds), 0))
-    centre, half = (knots[0] + knots[-1]) / 2, max((knots[-1] - knots[0]) / 2, LEAST_HALF)
-    k, v = (knots - centre) / half, (odds - centre) / half
-    free = np.linalg.qr(np.stack((np.ones_like(k), k), axis=1), mode="complete")[0][:, 2:]
-    values, vectors = np.linalg.eigh(12 * free.T @ np.abs(k[:, None] - k) ** 3 @ free)
+    centre = (knots[0] + knots[-1]) / 2
+    half = max((knots[-1] - knots[0]) / 2, LEAST_HALF)
+    k = (knots - centre) / half
+    v = (odds - centre) / half
+    line = np.stack((np.ones_like(k), k), axis=1)
+    free = np.linalg.qr(line, mode="complete")[0][:, 2:]
+    roughness = 12 * np.abs(k[:, None] - k) ** 3
+    values, vectors = np.linalg.eigh(free.T @ roughness @ free)
     return np.asarray(np.abs(v[:, None] - k) ** 3 @ (free @ vectors / np.sqrt(values)))

@@ -12,13 +12,13 @@ import numpy as np
 from calibrant import frames, inputs
 from calibrant.frames import Array, IndexArray, Marks, is_tensor, of_tensor
 from calibrant.inputs import FitWarning, counted
-from calibrant.posthoc.map import FLOOR, TINY, Map, Mixed, evaluated
+from calibrant.posthoc.map import FLOOR, TINY, Map, Mixed, NumpyOps, TorchOps, evaluated
 
 if TYPE_CHECKING:
     from torch import nn
 
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio
-CHUNK = 2**18  # elements
+
 # With fewer samples, whether predictions are right is chance.
 FEWEST = 10
 # Fits of few rows are compared with doing nothing: of up to this many, or four times those that a method needs, if the
@@ -28,17 +28,11 @@ LIKE_PROBABILITIES = "these logits look like probabilities: pass logits_from_pro
 
 
 class HeldOut(NamedTuple):
-    """Checked held-out samples.
+    """Checked held-out samples."""
 
-    Attributes:
-        logits: ``(N, C)``, float32 or float64, finite.
-        target: Class indices, ``(N,)``.
-        weight: ``(N,)`` in float64, all positive; None if all are 1.
-    """
-
-    logits: Array
-    target: IndexArray
-    weight: Array | None
+    logits: Array  # (N, C), float32 or float64, finite
+    target: IndexArray  # class indices, (N,)
+    weight: Array | None  # (N,) in float64, all positive; None if all are 1
 
     @property
     def count(self) -> float:  # type: ignore[override]
@@ -80,23 +74,19 @@ def canonical_order(data: HeldOut) -> IndexArray:
     depend on the processor, can only exchange neighbours that are nearly equal.
     """
     factors = random_words(0, data.logits.shape[1]) / 2.0**63
-    step = max(1, CHUNK // data.logits.shape[1])
-    position = np.empty(len(data.target))
-    for start in range(0, len(position), step):
-        part = data.logits[start : start + step].astype(np.float64)
-        below = np.maximum(part - part.max(1, keepdims=True), -1e30)
+
+    def projected(xp: NumpyOps, rows: Array) -> Array:
+        wide = xp.wide(rows)
+        below = np.maximum(wide - xp.largest(wide), -1e30)
         # Term by term: the order of other sums, and so their last bit, depends on the processor.
-        position[start : start + step] = (below * factors).cumsum(1)[:, -1]
+        return np.asarray(xp.cumsum(below * factors)[:, -1])
+
     weight = () if data.weight is None else (data.weight,)
-    return np.lexsort((*weight, position, data.target))
+    return np.lexsort((*weight, evaluated(projected, data.logits), data.target))
 
 
 def fold_of(data: HeldOut, folds: int) -> IndexArray:
-    """Fold of each sample: every class is spread evenly, and the order of the samples does not matter.
-
-    A sample is in one fold, whatever its weight: if a part of it were fitted and another predicted, a weight that is no
-    count of independent samples would make every method look better the closer it fits.
-    """
+    """Fold of each sample, whatever its weight: each class is spread evenly, and the samples' order does not matter."""
     order = canonical_order(data)
     # At random within each class: neighbours dealt to different folds would predict one another, and promise too much.
     order = order[np.lexsort((random_words(1, len(order)), data.target[order]))]
@@ -109,19 +99,20 @@ def out_of_fold(
     fit_map: Callable[[HeldOut], Map], data: HeldOut, fold: IndexArray, numbers: Iterable[int]
 ) -> tuple[Array, IndexArray]:
     """Probabilities of the samples of some folds by fits without their fold, in float64, and their places."""
-    places = [np.flatnonzero(fold == number) for number in numbers]
-    places = [place for place in places if len(place)]
-    found = [
-        evaluated(fit_map(data.take(fold != fold[place[0]])).probabilities, data.logits[place]) for place in places
-    ]
+    found, places = [], []
+    for number in numbers:
+        here = fold == number
+        if here.any():
+            fitted = fit_map(data.take(~here))
+            found.append(evaluated(fitted.probabilities, data.logits[here]))
+            places.append(np.flatnonzero(here))
     return np.concatenate(found).astype(np.float64), np.concatenate(places)
 
 
 class Fitted:
-    """Base class of anything fitted to held-out logits.
+    """Base class of anything fitted to held-out logits: ``fit`` makes a map, from which alone predictions are made.
 
-    Options are attributes of the names of the arguments of ``__init__``. ``fit`` makes a map of them and the samples,
-    from which alone predictions are made.
+    Options are attributes of the names of the arguments of ``__init__``.
 
     Attributes:
         map_: The fitted map.
@@ -178,10 +169,7 @@ class Fitted:
             )
 
     def rows(self, given: Any) -> Any:
-        """Check logits to be calibrated and convert them to ``(N, C)``, at least float32: an array or a tensor.
-
-        An empty list has no row that shows the number of classes, so ``(0,)`` becomes ``(0, C)``.
-        """
+        """Check logits to be calibrated and convert them to ``(N, C)``, at least float32; ``(0,)`` to ``(0, C)``."""
         self.require_fitted()
         known = True
         if is_tensor(given):
@@ -231,8 +219,8 @@ class Fitted:
     def module(self) -> "nn.Module":
         """Return the fitted map as an ``nn.Module`` of logits, whose arrays are buffers.
 
-        ``forward`` returns what calling this object returns, ``predict_proba`` and so on too. It can be moved to other
-        devices, traced, compiled and exported; ``.half()`` and ``torch.autocast`` do not change its precision.
+        ``forward`` returns what calling this object returns. It can be moved to other devices, traced, compiled and
+        exported; ``.half()`` and ``torch.autocast`` do not change its precision.
         """
         from calibrant.posthoc.modules import CalibratorModule
 
@@ -252,14 +240,12 @@ class Fitted:
 class Calibrator(Fitted, ABC):
     r"""Base class of the post-hoc calibrators, to be used after a trained classifier.
 
-    ``fit`` solves for the parameters of the method; ``predict_proba`` returns calibrated probabilities, and
-    calling the object returns calibrated logits, whose softmax these are. Arrays, tensors and data frames are taken and
-    given back. Predictions from tensors are differentiable and on their device. Fits run in NumPy, on the CPU; sums
-    are accumulated in float64.
+    ``predict_proba`` returns calibrated probabilities, and calling the object returns calibrated logits, whose softmax
+    these are: arrays, tensors or data frames, as they came. Predictions from tensors are differentiable and on their
+    device. Fits run in NumPy, on the CPU.
 
     Probabilities are mixed with the uniform distribution, :math:`(1 - \epsilon) p + \epsilon / C` with
-    :math:`\epsilon = 1 / (n + 1)` for n held-out samples: n samples cannot show that an event never happens, and a
-    probability of 0 would make the log loss infinite.
+    :math:`\epsilon = 1 / (n + 1)`: n held-out samples cannot show that an event never happens.
 
     Args:
         strict: The method as published: no mixing, and an error where there is no optimum. By default the answer is
@@ -324,7 +310,8 @@ class Calibrator(Fitted, ABC):
     def examine(self, data: HeldOut) -> None:
         """Add notices: few rows, absent classes, useless predictions, and a small fit that is worse than nothing."""
         super().examine(data)
-        (count, classes), needed = data.logits.shape, self.rows_needed(data.logits.shape[1])
+        count, classes = data.logits.shape
+        needed = self.rows_needed(classes)
         if count < needed:
             self.notice(
                 f"{counted(count, 'sample')} of {classes} classes {'are' if count > 1 else 'is'} few for this method, "
@@ -332,7 +319,8 @@ class Calibrator(Fitted, ABC):
             )
         absent = np.flatnonzero(np.bincount(data.target, minlength=classes) == 0).tolist()
         if absent and self.moves_classes:
-            named = ", ".join(str(k if self.labels_ is None else self.labels_[k]) for k in absent[:5])
+            labels = range(classes) if self.labels_ is None else self.labels_
+            named = ", ".join(str(labels[k]) for k in absent[:5])
             named += ", ..." if len(absent) > 5 else ""
             self.notice(
                 f"{len(absent)} of {classes} classes {'has' if len(absent) == 1 else 'have'} no samples ({named}), and "
@@ -365,13 +353,7 @@ class Calibrator(Fitted, ABC):
     ) -> str | None:
         """Compare the method with doing nothing in cross-validation; a sentence with numbers if it is worse, else None.
 
-        It is None for fewer than 10 samples too. The calibrator itself is not changed.
-
-        Args:
-            logits: Logits that the method was fitted on, as for ``fit``.
-            target: Their classes.
-            sample_weight: Their weights, as for ``fit``.
-            ignore_index: Label of samples to ignore; None to ignore none.
+        The arguments are those of ``fit``. It is None for fewer than 10 samples too. The calibrator is not changed.
         """
         data, _ = checked_samples(logits, target, sample_weight, ignore_index, self.labels_)
         return None if len(data.target) < FEWEST else self._harm(data)
@@ -401,12 +383,7 @@ class Calibrator(Fitted, ABC):
         )
 
     def __call__(self, logits: Any) -> Any:
-        """Return calibrated logits in the given shape; of two classes in one column, that of class 1.
-
-        Args:
-            logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``. What comes out is what went in:
-                a tensor, a NumPy array or a data frame.
-        """
+        """Return calibrated logits in the given shape and container; of two classes in one column, that of class 1."""
         rows = self.rows(logits)
         return self.in_container(logits, evaluated(self.map_.logits, rows), of_logits=True)
 
@@ -414,7 +391,8 @@ class Calibrator(Fitted, ABC):
         """Return calibrated probabilities, ``(N, C)`` with rows that sum to one; ``(N, 2)`` for binary logits.
 
         Args:
-            logits: As for calling the object. Lists give an array; an empty one gives ``(0, C)``.
+            logits: ``(N, C)``, ``(N, C, d1, ...)``, or binary ``(N,)`` or ``(N, 1)``. What comes out is what went in:
+                a tensor, an array or a data frame. Lists give an array; an empty one gives ``(0, C)``.
         """
         rows = self.rows(logits)
         return self.in_container(logits, evaluated(self.map_.probabilities, rows))
@@ -425,7 +403,7 @@ class Calibrator(Fitted, ABC):
         return self.classes_[found.argmax(1)]
 
     def fold_into(self, linear: "nn.Linear") -> "nn.Module":
-        """Return a new last layer that gives calibrated logits, if the map is affine in the logits.
+        """Return a new last layer that gives calibrated logits; raises ``TypeError`` if the map is not affine in them.
 
         A layer cannot mix with the uniform distribution: that is left out; see ``strict``. Of structured scaling, the
         temperature is folded into the layer, and the rest follows as a module.
@@ -433,9 +411,6 @@ class Calibrator(Fitted, ABC):
         Args:
             linear: The classifier's last layer, with one output per class (or one, if binary). It is not changed. The
                 new layer has its dtype: in float16 the outputs agree only to about 5e-4, relative to their size.
-
-        Raises:
-            TypeError: If the method is not affine.
         """
         from calibrant.posthoc.modules import folded
 
@@ -471,8 +446,7 @@ def checked_samples(
 def logits_from_probabilities(probabilities: Any) -> Any:
     """Logits whose softmax gives the probabilities, for models that only return probabilities.
 
-    Probabilities are floored at float32's smallest normal number, 1.2e-38, in every dtype: a 0, as forests return,
-    becomes a finite logit of -87, which does not dominate a fit.
+    A 0, as forests return, becomes a finite logit of -87: probabilities are floored at 1.2e-38.
 
     Args:
         probabilities: ``(N, C)`` with rows that sum to one; or ``(N,)`` or ``(N, 1)``, the probability of class 1.
@@ -482,8 +456,6 @@ def logits_from_probabilities(probabilities: Any) -> Any:
         ``(N, C)`` log-probabilities, or the ``(N,)`` or ``(N, 1)`` logit of class 1; at least float32.
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import logits_from_probabilities
         >>> np.exp(logits_from_probabilities(np.array([[0.2, 0.8], [0.5, 0.5]])))
         array([[0.2, 0.8],
                [0.5, 0.5]])
@@ -498,14 +470,15 @@ def logits_from_probabilities(probabilities: Any) -> Any:
         inputs.warn_if_mistaken("probabilities", checked.ravel())
     elif len(checked):
         inputs.distributions(checked)
+    p: Any = checked
+    xp = NumpyOps()
     if is_tensor(probabilities) and (probabilities.requires_grad or probabilities.device.type != "cpu"):
         from calibrant.numerics import at_least_float32
 
-        p = at_least_float32(probabilities)
-        return p.clamp_min(TINY).log() - (1 - p).clamp_min(TINY).log() if binary else p.clamp_min(TINY).log()
-    found = np.log(np.maximum(checked, TINY))
+        p, xp = at_least_float32(probabilities), TorchOps()
+    found = xp.log(xp.clip(p, TINY, None))
     if binary:
-        found = found - np.log(np.maximum(1 - checked, TINY))
+        found = found - xp.log(xp.clip(1 - p, TINY, None))
     if is_tensor(probabilities):
-        return sys.modules["torch"].from_numpy(found)
+        return found if is_tensor(found) else sys.modules["torch"].from_numpy(found)
     return frames.like(probabilities, found, frames.columns(probabilities) or None)

@@ -145,7 +145,7 @@ def halving_search(xp: Any, edges: Array, positions: Array, right: bool, place: 
 
 
 class LogScores(NamedTuple):
-    """Logarithms of probabilities and of their complements, ``(rows, N)``: both exact where the other is near 1."""
+    """Logarithms of probabilities and of their complements: both exact where the other is near 1."""
 
     log_p: Array
     log_not: Array
@@ -169,41 +169,29 @@ def _exp(xp: Any, log_p: Array, double: bool) -> Array:
     return xp.exp(xp.clip(log_p, -708.0 if double else -104.0, None))
 
 
-def class_scores(xp: Any, logits: Array) -> LogScores:
-    """Score of every class, ``(N, C)``.
+def view_scores(xp: Any, logits: Array, view: View) -> tuple[LogScores, Array | None]:
+    """Scores of class 1 of two, ``(N, 1)``, or of all classes, ``(N, C)``; or of the top class, with a mask of it.
 
     They are computed in float64 and rounded once: other libraries then find the same bits, and so the same step of a
     step function.
     """
     log_p = xp.log_softmax(xp.wide(logits))
-    if logits.shape[1] == 2:
-        return LogScores(xp.like(log_p, logits), xp.like(xp.concat((log_p[:, 1:], log_p[:, :1]), 1), logits))
-    _, is_top, log_not_top = _top(xp, logits, log_p)
-    # All but the top are at most a half; at the top, which is replaced, an unbounded slope would be NaN times 0.
-    rest = xp.log1p(-xp.clip(_exp(xp, log_p, xp.is_double(logits)), None, 0.5))
-    return LogScores(xp.like(log_p, logits), xp.like(xp.where(is_top, log_not_top, rest), logits))
-
-
-def top_scores(xp: Any, logits: Array) -> tuple[LogScores, Array]:
-    """Score of the predicted class, ``(1, N)``, and where that class is, ``(N, C)``."""
-    log_p = xp.log_softmax(xp.wide(logits))
-    top, is_top, log_not = _top(xp, logits, log_p)
-    return LogScores(xp.like(xp.take(log_p, top).T, logits), xp.like(log_not.T, logits)), is_top
-
-
-def _top(xp: Any, logits: Array, log_p: Array) -> tuple[Array, Array, Array]:
-    """The top class, a mask of it, and the logarithm of one minus its probability.
-
-    That is summed over the other classes where a subtraction would cancel.
-    """
+    if view == "class-wise" and logits.shape[1] == 2:
+        return LogScores(xp.like(log_p[:, 1:], logits), xp.like(log_p[:, :1], logits)), None
     top = xp.argmax(logits)
     is_top = top == xp.like(np.arange(int(logits.shape[1])), top)
     log_top = xp.take(log_p, top)
+    # The complement of the top is a sum over the other classes where a subtraction would cancel.
     others = xp.where(is_top, -math.inf, log_p)
     most = xp.largest(others)
-    rest = most + xp.log(xp.total(xp.exp(others - most)))
+    log_rest = most + xp.log(xp.total(xp.exp(others - most)))
     subtracted = xp.log1p(-xp.clip(xp.exp(log_top), None, 0.5))
-    return top, is_top, xp.where(log_top < math.log(0.5), subtracted, rest)
+    log_not_top = xp.where(log_top < math.log(0.5), subtracted, log_rest)
+    if view == "top-label":
+        return LogScores(xp.like(log_top, logits), xp.like(log_not_top, logits)), is_top
+    # Probabilities below the top are at most a half; at the top an unbounded slope would be NaN times 0.
+    below_top = xp.log1p(-xp.clip(_exp(xp, log_p, xp.is_double(logits)), None, 0.5))
+    return LogScores(xp.like(log_p, logits), xp.like(xp.where(is_top, log_not_top, below_top), logits)), None
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,63 +203,54 @@ class Part:
     def __init_subclass__(cls) -> None:
         Part.kinds[cls.__name__] = cls
 
-    def children(self) -> Iterator[tuple[str, Any]]:
-        """Values of the fields, those of a tuple one by one, with their dotted names."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, tuple):
-                yield from ((f"{field.name}.{number}", each) for number, each in enumerate(value))
-            else:
-                yield field.name, value
-
     def parts(self) -> Iterator["Part"]:
         """All parts, this one first."""
         yield self
-        for _, value in self.children():
-            if isinstance(value, Part):
-                yield from value.parts()
+        for field in fields(self):
+            value = getattr(self, field.name)
+            for each in value if isinstance(value, tuple) else (value,):
+                if isinstance(each, Part):
+                    yield from each.parts()
 
-    def arrays(self) -> dict[str, Array]:
-        """All arrays, by their dotted names."""
-        found: dict[str, Array] = {}
-        for name, value in self.children():
-            if isinstance(value, Part):
-                found |= {f"{name}.{inner}": array for inner, array in value.arrays().items()}
-            elif hasattr(value, "dtype"):
-                found[name] = value
-        return found
+    def split(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """The map without its arrays, as JSON, and the arrays by their dotted names."""
+        arrays: dict[str, Array] = {}
+        return _described(self, "", arrays), arrays
 
     def rebuilt(self, value_of: Callable[[str, Any], Any]) -> Any:
         """The same map with other arrays: each is what ``value_of`` gives for its name and itself."""
-        arrays = {name: value_of(name, array) for name, array in self.arrays().items()}
-        return from_description(self.described(), arrays)
-
-    def described(self) -> dict[str, Any]:
-        """The map without its arrays, as JSON."""
-        return {"kind": type(self).__name__} | {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        description, arrays = self.split()
+        return from_description(description, {name: value_of(name, array) for name, array in arrays.items()})
 
 
-def _plain(value: Any) -> Any:
+def _described(value: Any, name: str, arrays: dict[str, Array]) -> Any:
     if isinstance(value, Part):
-        return value.described()
+        found = {"kind": type(value).__name__}
+        for field in fields(value):
+            dotted = f"{name}.{field.name}".lstrip(".")
+            found[field.name] = _described(getattr(value, field.name), dotted, arrays)
+        return found
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
-    return "array" if hasattr(value, "dtype") else value
+        return [_described(each, f"{name}.{number}", arrays) for number, each in enumerate(value)]
+    if hasattr(value, "dtype"):
+        arrays[name] = value
+        return "array"
+    return value
 
 
-def from_description(description: Any, arrays: dict[str, Array], prefix: str = "") -> Any:
-    """The inverse of ``described`` and ``arrays``; raises ``KeyError`` or ``TypeError`` if they do not fit."""
+def from_description(description: Any, arrays: dict[str, Array], name: str = "") -> Any:
+    """The inverse of ``split``; raises ``KeyError`` or ``TypeError`` if they do not fit."""
+    if description == "array":
+        return arrays[name]
     if isinstance(description, list):
-        return tuple(from_description(each, arrays, f"{prefix}.{k}") for k, each in enumerate(description))
+        return tuple(from_description(each, arrays, f"{name}.{number}") for number, each in enumerate(description))
     if not isinstance(description, dict):
         return description
-    given = {name: value for name, value in description.items() if name != "kind"}
-    paths = {name: f"{prefix}.{name}".lstrip(".") for name in given}
-    kind = Part.kinds[description["kind"]]
-    return kind(**{
-        name: arrays[paths[name]] if value == "array" else from_description(value, arrays, paths[name])
-        for name, value in given.items()
-    })  # fmt: skip
+    values = {}
+    for field, value in description.items():
+        if field != "kind":
+            values[field] = from_description(value, arrays, f"{name}.{field}".lstrip("."))
+    return Part.kinds[description["kind"]](**values)
 
 
 class Map(Part):
@@ -299,13 +278,10 @@ class Logits(Map):
 
 @dataclass(frozen=True, eq=False)
 class Affine(Map):
-    """Logits, or log-probabilities, times a matrix plus a shift.
+    """Logits, or log-probabilities, times a matrix plus a shift."""
 
-    ``matrix`` is one scale, a diagonal ``(C,)`` or ``(C, C)``; ``shift`` is ``(C,)`` or a 0.
-    """
-
-    matrix: Array
-    shift: Array
+    matrix: Array  # one scale, a diagonal (C,) or (C, C)
+    shift: Array  # (C,) or a 0
     of: Map = Logits()
     of_log_probabilities: bool = False
 
@@ -342,16 +318,12 @@ class Mixture(Map):
 
 @dataclass(frozen=True, eq=False)
 class OddsCurve(Map):
-    """A line plus a natural cubic spline of the log-odds of two classes.
+    """A line plus a natural cubic spline of the log-odds of two classes."""
 
-    Between the ``knots``, ``pieces`` are the linear, quadratic and cubic rise of each interval; ``ends`` are the value
-    at the first knot and the slopes below the first and above the last. ``line`` has slope and shift.
-    """
-
-    line: Array
+    line: Array  # slope and shift
     knots: Array
-    pieces: Array
-    ends: Array
+    pieces: Array  # linear, quadratic and cubic rise of each interval between the knots
+    ends: Array  # value at the first knot, and slopes below the first and above the last
     of: Map
 
     def logits(self, xp: Any, rows: Array) -> Array:
@@ -408,7 +380,8 @@ class Lines(Curve):
         left = xp.search(xp.like(self.knots[:, 1:-1], position), position, True)
         low, high = xp.take(knots, left), xp.take(knots, left + 1)
         width = high - low
-        share = xp.where(width > 0, (position - low) / xp.where(width > 0, width, 1.0), 0.0)
+        some = width > 0
+        share = xp.where(some, (position - low) / xp.where(some, width, 1.0), 0.0)
         share = xp.clip(share, 0.0, 1.0)
         start, end = xp.take(values, left), xp.take(values, left + 1)
         return start + share * (end - start)
@@ -458,13 +431,10 @@ class Curves(Map):
     view: View
     single: bool
 
-    def scores(self, xp: Any, rows: Array) -> tuple[LogScores, Array]:
-        """Scores ``(rows, N)``: of the top class; of class 1 of two; or of all. And the mask of the top class."""
-        rows = self.rounded(xp, rows)
-        if self.view == "top-label":
-            return top_scores(xp, rows)
-        found, first = class_scores(xp, rows), int(rows.shape[1] == 2)
-        return LogScores(found.log_p[:, first:].T, found.log_not[:, first:].T), None
+    def scores(self, xp: Any, rows: Array) -> tuple[LogScores, Array | None]:
+        """Scores of the view, one after the other in rows, and the mask of the top class."""
+        found, is_top = view_scores(xp, self.rounded(xp, rows), self.view)
+        return LogScores(found.log_p.T, found.log_not.T), is_top
 
     def rounded(self, xp: Any, rows: Array) -> Array:
         return xp.single(xp.clip(rows, -HUGE, HUGE)) if self.single and xp.is_double(rows) else rows
@@ -485,21 +455,15 @@ class Curves(Map):
 
 
 def _divided(xp: Any, shares: Array, left: Array, confidence: Array) -> Array:
-    """Divide the rest among the other classes, so that none overtakes the top class if that is possible.
-
-    Args:
-        xp: Operations.
-        shares: Proportions of the others, ``(N, C)`` with rows that sum to one.
-        left: Probability to divide, ``(N, 1)``.
-        confidence: Probability of the top class, ``(N, 1)``.
-    """
+    """What the confidence leaves, divided among the other classes so that none overtakes it, if that is possible."""
     equal = 1 / (int(shares.shape[1]) - 1)
     # Slightly below, so that a tie goes to the top class whatever its index.
     ceiling = confidence * (1 - (4.5e-16 if xp.is_double(confidence) else 2.4e-7))
     kept = confidence >= 1 / int(shares.shape[1])
     largest = xp.largest(shares)
     excess, room = left * largest - ceiling, left * (largest - equal)
-    level = xp.where(kept & (excess > 0) & (room > 0), excess / xp.where(room > 0, room, 1.0), 0.0)
+    some = room > 0
+    level = xp.where(kept & (excess > 0) & some, excess / xp.where(some, room, 1.0), 0.0)
     others = left * (shares + xp.clip(level, 0.0, 1.0) * (equal - shares))
     return xp.where(kept, xp.clip(others, None, ceiling), others)
 
@@ -518,8 +482,10 @@ def evaluated(function: Callable[..., Any], rows: Array, *more: Array) -> Any:
     with np.errstate(all="ignore"):
         if len(rows) <= step:
             return function(NumpyOps(), rows, *more)
-        starts = range(0, len(rows), step)
-        pieces = [function(NumpyOps(), *(part[start : start + step] for part in (rows, *more))) for start in starts]
+        pieces = []
+        for start in range(0, len(rows), step):
+            at = slice(start, start + step)
+            pieces.append(function(NumpyOps(), rows[at], *(part[at] for part in more)))
     if isinstance(pieces[0], tuple):
         return tuple(np.concatenate(each) for each in zip(*pieces, strict=True))
     return np.concatenate(pieces)

@@ -22,16 +22,14 @@ class CalibratorModule(nn.Module):
     def __init__(self, calibrator: "Fitted") -> None:
         super().__init__()
         self.calibrator = calibrator
-        self.names: dict[str, str] = {}
-        for name, array in calibrator.map_.arrays().items():
-            self.names[name] = name.replace(".", "_")
-            self.register_buffer(self.names[name], torch.from_numpy(np.array(array)))
+        for name, array in calibrator.map_.split()[1].items():
+            self.register_buffer(name.replace(".", "_"), torch.from_numpy(np.array(array)))
 
     def _bound(self) -> Any:
         """The calibrator with the buffers as the arrays of its map."""
         bound = copy.copy(self.calibrator)
         bound.in_numpy = False
-        bound.map_ = bound.map_.rebuilt(lambda name, _: getattr(self, self.names[name]))
+        bound.map_ = bound.map_.rebuilt(lambda name, _: getattr(self, name.replace(".", "_")))
         return bound
 
     def forward(self, logits: Tensor, places: Tensor | None = None) -> Tensor:

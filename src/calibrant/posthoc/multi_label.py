@@ -1,13 +1,11 @@
 """Multi-label calibration: one binary calibrator for every label."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from calibrant import frames, inputs
-from calibrant.inputs import FitWarning
-from calibrant.posthoc.fit import Calibrator, Fitted
+from calibrant.posthoc.fit import Calibrator, Fitted, checked_samples
 from calibrant.posthoc.map import Map, Part, evaluated
 from calibrant.posthoc.registry import METHODS
 
@@ -40,7 +38,6 @@ class MultiLabelCalibration(Fitted):
 
     Example:
         >>> import numpy as np
-        >>> from calibrant.posthoc import MultiLabelCalibration
         >>> draw = np.random.default_rng(0)
         >>> logits = draw.normal(size=(1000, 3))
         >>> target = draw.random((1000, 3)) < 1 / (1 + np.exp(-logits))
@@ -69,12 +66,8 @@ class MultiLabelCalibration(Fitted):
     ) -> Self:
         """Fit on predictions the model was not trained on, and return self.
 
-        Args:
-            logits: ``(N, L)`` or dense ``(N, L, d1, ...)``, the logit of every label.
-            target: 1 where a label applies and 0 where not, the shape of the logits.
-            sample_weight: Non-negative weights, ``(N,)`` or dense ``(N, d1, ...)``; see :meth:`Calibrator.fit`.
-            ignore_index: Entry of the target to ignore; None to ignore none.
-            classes: Names of the labels; by default the columns of a data frame.
+        Logits and target, which is 0 or 1, are both ``(N, L)`` or dense ``(N, L, d1, ...)``, and weights the same
+        without L. ``classes`` are names of the labels, by default the columns of a data frame.
         """
         values, marks = inputs.numbers("logits", logits), inputs.as_array("target", target)
         if values.ndim < 2 or marks.shape != values.shape:
@@ -88,9 +81,9 @@ class MultiLabelCalibration(Fitted):
         for k, name in enumerate(range(values.shape[1]) if names is None else names):
             one = METHODS[self.method]()
             try:
-                with warnings.catch_warnings():  # they are repeated below, with the name of the label
-                    warnings.simplefilter("ignore", FitWarning)
-                    one.fit(values[:, k].ravel(), marks[:, k].ravel(), sample_weight=weight, ignore_index=ignore_index)
+                data, _ = checked_samples(values[:, k].ravel(), marks[:, k].ravel(), weight, ignore_index, None)
+                one.solve(data)
+                one.examine(data)
             except ValueError as error:
                 raise ValueError(f"label {name}: {error}") from error
             self.calibrators.append(one)

@@ -1,13 +1,18 @@
-"""The operations of maps as nodes of an ONNX graph."""
+"""Maps as ONNX models: their operations add nodes to a graph."""
 
+import json
 from typing import Any
 
 import numpy as np
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
+from calibrant.posthoc.conformal import Sets
+from calibrant.posthoc.fit import Fitted
 from calibrant.posthoc.map import NO_BITS, NumpyOps, halving_search
 
 Shape = tuple[int | None, ...]
+# Versions of ONNX's operators and of its format: old enough for most runtimes.
+OPSET, IR_VERSION = 18, 9
 
 
 def _operator(name: str, *, swapped: bool = False, dtype: Any = None) -> Any:
@@ -128,11 +133,14 @@ class OnnxOps(NumpyOps):
         width = sum(part.shape[1] for part in parts)
         return self.made("Concat", *parts, shape=(parts[0].shape[0], width), axis=axis)
 
+    def reduced(self, operator: str, rows: Node) -> Node:
+        return self.made(operator, rows, self.integers(1), shape=(rows.shape[0], 1), keepdims=1)
+
     def largest(self, rows: Node) -> Node:
-        return self.made("ReduceMax", rows, self.integers(1), shape=(rows.shape[0], 1), keepdims=1)
+        return self.reduced("ReduceMax", rows)
 
     def total(self, rows: Node) -> Node:
-        return self.made("ReduceSum", rows, self.integers(1), shape=(rows.shape[0], 1), keepdims=1)
+        return self.reduced("ReduceSum", rows)
 
     def argmax(self, rows: Node) -> Node:
         return self.made("ArgMax", rows, dtype=np.int64, shape=(rows.shape[0], 1), axis=1, keepdims=1)
@@ -158,3 +166,27 @@ def _broadcast(shapes: list[Shape]) -> Shape:
     rank = max(map(len, shapes))
     aligned = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     return tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*aligned, strict=True))
+
+
+def model_of(calibrator: Fitted) -> bytes:
+    """The fitted map as a model, with the inputs, outputs and metadata that ``to_onnx`` describes."""
+    xp, labels, map_ = OnnxOps(), calibrator.classes_.tolist(), calibrator.map_
+    rows = Node(xp, "logits", np.float32, (None, len(labels)))
+    inputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", len(labels)])]
+    known = {"calibrant.method": type(calibrator).__name__, "calibrant.labels": json.dumps(labels)}
+    if isinstance(map_, Sets):
+        places = None
+        if map_.grouped:
+            places = Node(xp, "groups", np.int64, (None,))
+            inputs.append(helper.make_tensor_value_info("groups", TensorProto.INT64, ["batch"]))
+            known["calibrant.groups"] = json.dumps(getattr(calibrator, "groups_", ()))
+        name, kind, found = "sets", TensorProto.BOOL, map_.sets(xp, rows, places)
+    else:
+        name, kind, found = "probabilities", TensorProto.FLOAT, map_.probabilities(xp, rows)
+    xp.nodes.append(helper.make_node("Identity", [found.name], [name]))
+    output = helper.make_tensor_value_info(name, kind, ["batch", len(labels)])
+    graph = helper.make_graph(xp.nodes, "calibrator", inputs, [output], xp.constants)
+    opset = helper.make_opsetid("", OPSET)
+    model = helper.make_model(graph, producer_name="calibrant", opset_imports=[opset], ir_version=IR_VERSION)
+    helper.set_model_props(model, known)
+    return model.SerializeToString()  # type: ignore[no-any-return]

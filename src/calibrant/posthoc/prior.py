@@ -14,8 +14,7 @@ from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.solvers import mixture_weights
 
 Estimate = Literal["em", "confusion"]
-# Distance of the sum of given frequencies from 1 that rounding explains.
-TOLERANCE = 0.005
+
 # Rows below which an estimate of the frequencies has a notice.
 LEAST_NEW_ROWS = 100
 # Condition number of the confusion matrix above which its inverse is mostly noise.
@@ -32,13 +31,7 @@ class PriorShift(Calibrator):
 
     .. math:: \hat p_k \propto p_k \, q_k / s_k.
 
-    The old frequencies are those of the target in ``fit``. The new ones are given, or estimated by :meth:`adapt` from
-    logits of new samples without labels:
-
-    - ``"em"`` finds the frequencies with the highest likelihood of the new samples, as the EM algorithm of Saerens et
-      al. does. It is the more precise one if probabilities are calibrated, which is what comes first here.
-    - ``"confusion"`` finds the frequencies that explain the mean prediction, given the mean prediction for every class
-      of the held-out data (Lipton et al.). It does not need calibrated probabilities.
+    The old frequencies are those of the target in ``fit``. The new ones are given, or estimated by :meth:`adapt`.
 
     Args:
         prior: Frequency of each class where the calibrator is used; None for those of the held-out data.
@@ -47,26 +40,16 @@ class PriorShift(Calibrator):
     Attributes:
         source_: Frequencies of the classes in the held-out data, mixed with a share of 1 / (n + 1) of equal ones.
 
-    References:
-        Saerens, Latinne, Decaestecker, "Adjusting the Outputs of a Classifier to New a Priori Probabilities",
-        Neural Computation 2002; Lipton, Wang, Smola, "Detecting and Correcting for Label Shift with Black Box
-        Predictors", ICML 2018; Alexandari, Kundaje, Shrikumar, "Maximum Likelihood with Bias-Corrected Calibration is
-        Hard-To-Beat at Label Shift Adaptation", ICML 2020.
-
     Example:
         A test for a disease, fitted where half of the patients have it, and used where 5 % do:
 
-        >>> import numpy as np
-        >>> from calibrant.posthoc import PriorShift
         >>> draw = np.random.default_rng(0)
         >>> ill = np.arange(4000) % 2
         >>> logits = draw.normal(size=4000) + 2 * ill - 1
         >>> shift = PriorShift([0.95, 0.05], "platt").fit(2 * logits, ill)
         >>> float(shift.predict_proba(np.zeros(1))[0, 1].round(2))
         0.05
-        >>> rare = draw.random(4000) < 0.2
-        >>> shift.adapt(2 * (draw.normal(size=4000) + 2 * rare - 1)).round(1)
-        array([0.8, 0.2])
+
     """
 
     found = ("prior", "source_", "confusion_")
@@ -103,7 +86,8 @@ class PriorShift(Calibrator):
         """The calibrator's map, moved to the new frequencies."""
         if self.prior is None:
             return known
-        return Affine(np.array(1.0), np.log(np.maximum(self.prior, TINY) / self.source_), known, True)
+        change = np.maximum(self.prior, TINY) / self.source_
+        return Affine(np.array(1.0), np.log(change), known, of_log_probabilities=True)
 
     def examine(self, data: HeldOut) -> None:
         """Collect the notices of the calibrator."""
@@ -116,10 +100,8 @@ class PriorShift(Calibrator):
 
         Args:
             logits: Logits of the new samples, as for ``predict_proba``.
-            method: ``"em"`` or ``"confusion"``.
-
-        Raises:
-            ValueError: If there are no samples.
+            method: ``"em"``, the frequencies with the highest likelihood of the new samples; or ``"confusion"``, those
+                that explain the mean prediction, given the mean prediction for every class of the held-out data.
         """
         inputs.check_choice("method", method, ("em", "confusion"))
         rows = self.rows(logits)
@@ -129,7 +111,7 @@ class PriorShift(Calibrator):
         predicted = evaluated(known.probabilities, of_tensor(rows) if is_tensor(rows) else rows).astype(np.float64)
         if len(predicted) < LEAST_NEW_ROWS:
             few = f"{counted(len(predicted), 'sample')} {'is' if len(predicted) == 1 else 'are'} few"
-            _warn(f"{few} to estimate frequencies from: give a prior, or more samples")
+            inputs.warn(f"PriorShift: {few} to estimate frequencies from: give a prior, or more samples", FitWarning)
         found = mixture_weights(predicted / self.source_) if method == "em" else self._by_confusion(predicted.mean(0))
         self.prior = tuple(found.tolist())
         self.map_ = self.moved(known)
@@ -142,9 +124,10 @@ class PriorShift(Calibrator):
         confusion = self.confusion_.T
         condition = float(np.linalg.cond(confusion))
         if condition > ILL_CONDITIONED:
-            _warn(
-                f"some classes can hardly be separated (condition number of the confusion matrix: {condition:.2g}), "
-                'so their frequencies are uncertain: use method="em"'
+            inputs.warn(
+                "PriorShift: some classes can hardly be separated (condition number of the confusion matrix: "
+                f'{condition:.2g}), so their frequencies are uncertain: use method="em"',
+                FitWarning,
             )
         system = np.vstack((confusion, np.full(len(mean), SUM_TO_ONE)))
         found, _ = nnls(system, np.append(mean, SUM_TO_ONE))
@@ -154,10 +137,7 @@ class PriorShift(Calibrator):
 def checked_prior(prior: Sequence[float]) -> tuple[float, ...]:
     """Check frequencies of classes; those that sum to nearly one, as rounded ones do, are divided by their sum."""
     values = np.asarray(prior, dtype=np.float64)
-    if values.ndim != 1 or len(values) < 2 or not (values >= 0).all() or not abs(values.sum() - 1) <= TOLERANCE:
+    sums_to_one = abs(values.sum() - 1) <= inputs.TOLERANCE
+    if values.ndim != 1 or len(values) < 2 or not (values >= 0).all() or not sums_to_one:
         raise ValueError(f"prior must be one frequency of at least 0 for each class, and sum to 1, got {list(prior)!r}")
     return tuple((values / values.sum()).tolist())
-
-
-def _warn(text: str) -> None:
-    inputs.warn(f"PriorShift: {text}", FitWarning)

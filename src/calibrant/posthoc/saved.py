@@ -1,4 +1,7 @@
-"""Files of fitted calibrators: safetensors with a header in JSON, read without the code and packages of a fit."""
+"""Files of fitted calibrators: safetensors with a header in JSON, and ONNX models.
+
+Safetensors are read without the code and packages of a fit.
+"""
 
 import json
 import os
@@ -9,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from calibrant.atomic import write_whole
+from calibrant.inputs import FitWarning, warn
 from calibrant.posthoc.fit import Fitted
-from calibrant.posthoc.map import from_description
+from calibrant.posthoc.map import Curves, from_description
 
 FORMAT = "calibrant-calibrator"
 VERSION = 2
@@ -19,19 +23,13 @@ KEY = "calibrant"
 
 
 def save(calibrator: Fitted, path: str | os.PathLike[str], *, inputs: str | None = None) -> None:
-    """Write a fitted calibrator to a file, whole or not at all.
-
-    :doc:`/shipping` has the format. It holds no code and no pickle.
+    """Write a fitted calibrator of this package to a file, whole or not at all: :doc:`/shipping` has the format.
 
     Args:
-        calibrator: Any fitted calibrator of ``calibrant.posthoc``, or a ``ConformalClassifier``.
+        calibrator: Any fitted calibrator, or a ``ConformalClassifier``; options and labels are numbers or text.
         path: File to write; its folder is made if needed.
         inputs: ``"logits"`` or ``"probabilities"``, what it was fitted on; ``calibrant apply`` then has a notice where
             the other would change the result.
-
-    Raises:
-        TypeError: If the calibrator is not one of this package, or an option or label is not a number or text.
-        RuntimeError: If it is not fitted.
 
     Example:
         >>> import tempfile
@@ -53,9 +51,8 @@ def save(calibrator: Fitted, path: str | os.PathLike[str], *, inputs: str | None
         )
     calibrator.require_fitted()
     found = {name: getattr(calibrator, name) for name in calibrator.found}
-    arrays = calibrator.map_.arrays() | {
-        f"found.{name}": value for name, value in found.items() if isinstance(value, np.ndarray)
-    }
+    description, arrays = calibrator.map_.split()
+    arrays |= {f"found.{name}": value for name, value in found.items() if isinstance(value, np.ndarray)}
     header = {
         "format": FORMAT,
         "version": VERSION,
@@ -66,31 +63,24 @@ def save(calibrator: Fitted, path: str | os.PathLike[str], *, inputs: str | None
         "labels": calibrator.labels_,
         "rows": calibrator.samples_,
         "inputs": inputs,
-        "map": calibrator.map_.described(),
+        "map": description,
         "found": {name: value for name, value in found.items() if f"found.{name}" not in arrays},
     }
     try:
         text = json.dumps(header)
     except TypeError as error:
         raise TypeError(f"a file holds only numbers and text as options and labels: {error}") from None
-    write_whole(
-        Path(path), serialised({name: np.array(value, order="C") for name, value in arrays.items()}, {KEY: text})
-    )
+    contiguous = {name: np.array(value, order="C") for name, value in arrays.items()}
+    write_whole(Path(path), serialised(contiguous, {KEY: text}))
 
 
 def load(path: str | os.PathLike[str], *, kind: type[Any] = Fitted) -> Any:
-    """Read a calibrator that :func:`save` wrote.
-
-    Nothing in the file is run.
+    """Read a calibrator that :func:`save` wrote; nothing in the file is run. Raises ``ValueError`` for any other file.
 
     Args:
         path: File to read.
         kind: Class that the calibrator must have, such as :class:`Calibrator` for anything with ``predict_proba`` of
             classes; by default any.
-
-    Raises:
-        ValueError: If this is not such a file, it is damaged, a newer version of Calibrant wrote it, or it holds
-            another kind.
     """
     from safetensors.numpy import load as arrays_in
 
@@ -129,17 +119,45 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
     except (SafetensorError, ValueError) as error:
         raise _error(path, f"is not a safetensors file, or is damaged ({error})") from None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise _error(
-            path, "is a safetensors file, but not of a calibrator: pass a file that calibrant.posthoc.save wrote"
-        )
+        raise _error(path, "is a safetensors file, but not of a calibrator: pass one that calibrant.posthoc.save wrote")
     version = header.get("version")
     if version != VERSION:
+        remedy = "fit again and save, or use the calibrant that wrote it"
+        if isinstance(version, int) and version > VERSION:
+            remedy = "install a newer calibrant"
         raise _error(
             path,
-            f"has version {version} of the file format, written by calibrant {header.get('calibrant')}, and calibrant "
-            f"{_own_version()} reads version {VERSION}: use that calibrant, or fit again and save",
+            f"has version {version} of the file format, written by calibrant {header.get('calibrant')}, and this "
+            f"calibrant reads version {VERSION}: {remedy}",
         )
     return header
+
+
+def to_onnx(calibrator: Fitted, path: str | os.PathLike[str]) -> None:
+    """Write a fitted calibrator as an ONNX model: ``logits`` in, ``probabilities`` out, both float32 ``(N, C)``.
+
+    The batch has any size N. A binary calibrator takes ``(N, 2)`` too: a column of zeros and the logit. Probabilities
+    equal those of ``predict_proba`` for the same float32 logits to 1e-6. The metadata of the model has
+    ``calibrant.labels``, a JSON list with the label of each column. Group-conditional sets have a second input
+    ``groups``, int64 ``(N,)``: positions in ``groups_``, or -1 for an unknown group. :doc:`/shipping` has more.
+
+    Args:
+        calibrator: Any fitted calibrator, or a ``ConformalClassifier`` without randomisation, whose output ``sets`` is
+            boolean.
+        path: File to write, whole or not at all.
+    """
+    try:
+        from calibrant.posthoc.onnx_graph import model_of
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("ONNX export needs onnx: pip install 'calibrant[onnx]'", name="onnx") from error
+    calibrator.require_fitted()
+    if any(isinstance(part, Curves) and not part.single for part in calibrator.map_.parts()):
+        warn(
+            f"this {type(calibrator).__name__} has tables that were fitted in float64, and ONNX computes in float32, "
+            "which may not tell their knots apart: fit on float32 logits",
+            FitWarning,
+        )
+    write_whole(Path(path), model_of(calibrator))
 
 
 def _tuples(value: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from calibrant import inputs
 from calibrant.frames import Array, as_array
 from calibrant.posthoc.fit import Calibrator, HeldOut, fold_of
-from calibrant.posthoc.map import Affine, Map, Mixture, evaluated
+from calibrant.posthoc.map import Affine, Logits, Map, Mixture, evaluated
 from calibrant.posthoc.solvers import (
     SINGLE_PRECISION,
     Correction,
@@ -73,25 +73,20 @@ class Tempered(Calibrator):
 
 
 class TemperatureScaling(Tempered):
-    r"""Divide the logits by one temperature T, the minimiser of the NLL on held-out data.
+    r"""Divide the logits by one temperature T, the minimiser of the NLL on held-out data: :doc:`/methods/temperature`.
 
     .. math:: \hat p = \mathrm{softmax}(l / T)
 
-    The NLL is convex in :math:`1/T`, and its minimum is found by safeguarded Newton and cubic steps.
-
-    There is no minimum if every held-out label has the largest logit, alone or tied (T tends to 0), if predictions are
-    no better than chance (T tends to infinity), or if the logits of a sample are all the same. T is then bounded, at
-    1/80 or 1,000 times the largest difference of logits in a row, or 1, and a notice says so.
+    Where the NLL has no minimum, T is bounded, at 1/80 or 1,000 times the largest difference of logits in a row, or 1,
+    and a notice says so.
 
     Args:
-        strict: No mixing, and a ``ValueError`` where there is no root.
+        strict: No mixing, and a ``ValueError`` where there is no minimum.
 
-    References:
-        Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
+    Attributes:
+        temperature_: T.
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import TemperatureScaling
         >>> logits = np.array([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
         >>> scaling = TemperatureScaling(strict=True).fit(logits, np.array([0, 0, 0, 0]))
         >>> round(scaling.temperature_, 4)  # three of four are right: softmax gives 0.75 at 4 / log(3)
@@ -120,20 +115,12 @@ class TemperatureScaling(Tempered):
 
 
 class EnsembleTemperatureScaling(Tempered):
-    r"""Mix the temperature-scaled, the original and the uniform prediction (ETS).
+    r"""Mix the temperature-scaled, the original and the uniform prediction: :doc:`/methods/ensemble_temperature`.
 
     .. math:: \hat p = w_1\, \mathrm{softmax}(l / T) + w_2\, \mathrm{softmax}(l) + w_3 / C,
         \qquad w \ge 0,\ w_1 + w_2 + w_3 = 1
 
-    T is the best temperature; given T the NLL is convex in w, and its minimum on the simplex is found.
-
-    References:
-        Zhang, Kailkhura, Han, "Mix-n-Match: Ensemble and Compositional Methods for Uncertainty Calibration in
-        Deep Learning", ICML 2020.
-
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import EnsembleTemperatureScaling
         >>> logits = np.array([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
         >>> scaling = EnsembleTemperatureScaling(strict=True).fit(logits, np.array([0, 0, 0, 0]))
         >>> scaling.predict_proba(logits[:1]).round(4)
@@ -147,7 +134,7 @@ class EnsembleTemperatureScaling(Tempered):
 
     def fit_map(self, data: HeldOut) -> Map:
         """Solve for the temperature, then for the weights."""
-        maps = self.fit_temperature(data), Affine(np.array(1.0), np.array(0.0)), Affine(np.array(0.0), np.array(0.0))
+        maps = self.fit_temperature(data), Logits(), Affine(np.array(0.0), np.array(0.0))
         wide = data.logits.astype(np.float64, copy=False)
         of_right = [evaluated(each.probabilities, wide)[data.of_target] for each in maps]
         weights = mixture_weights(np.stack(of_right, axis=1), data.weight)
@@ -166,20 +153,12 @@ class TemperatureError(ValueError):
 def best_temperature(
     logits: Any, target: Any, weight: Any = None, *, start: float | None = None, tolerance: float = 2e-4
 ) -> float:
-    """Return the temperature that minimises the NLL; arrays or tensors.
+    """Return the temperature that minimises the NLL; raises ``TemperatureError`` if there is none.
 
-    Args:
-        logits: ``(N, C)``, finite.
-        target: ``(N,)`` class indices.
-        weight: ``(N,)`` non-negative weights of the samples.
-        start: Log of a temperature to begin at; by default it is estimated from some of the samples.
-        tolerance: Size of the Newton step at which to stop: the relative error is about its square.
-
-    Raises:
-        TemperatureError: If the NLL has no minimum.
+    Arrays or tensors. ``start`` is the log of a temperature to begin at, by default estimated from some of the samples;
+    ``tolerance`` the size of the Newton step at which to stop: the relative error is about its square.
     """
-    if start is None:
-        start = _estimate(logits, target, weight)
+    start = _estimate(logits, target, weight) if start is None else start
     return math.exp(-_TemperatureProblem(logits, target, weight).root(-start, tolerance))
 
 
@@ -380,17 +359,14 @@ def _cubic(one: tuple[float, float, float], two: tuple[float, float, float]) -> 
 
 
 class VectorScaling(Calibrator):
-    r"""Scale and shift the logit of every class, by the minimiser of the NLL on held-out data.
+    r"""Scale and shift the logit of every class, by the minimiser of the NLL: :doc:`/methods/vector`.
 
     .. math:: \hat p = \mathrm{softmax}(w \odot l + b)
 
-    On separable data, where the likelihood has no maximum, a weak pull towards no correction bounds the solution. The
-    map depends on the constant that is added to all logits of a row, which a softmax does not see: use it on the logits
-    of the model it was fitted for.
+    The map depends on the constant that is added to all logits of a row, which a softmax does not see: use it on the
+    logits of the model it was fitted for.
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import VectorScaling
         >>> logits = np.array([2.0, 2.0, 2.0, 2.0, -2.0, -2.0, -2.0, -2.0])  # binary: the logit of class 1
         >>> scaling = VectorScaling(strict=True).fit(logits, np.array([1, 1, 1, 0, 1, 0, 1, 0]))
         >>> scaling.predict_proba(np.array([2.0, -2.0]))[:, 1].round(4)
@@ -411,29 +387,17 @@ class VectorScaling(Calibrator):
 
 
 class MatrixScaling(Calibrator):
-    r"""Map the logits by a full matrix and a shift, kept near diagonal by the ODIR penalty.
+    r"""Map the logits by a full matrix and a shift, kept near diagonal by the ODIR penalty: :doc:`/methods/matrix`.
 
     .. math:: \hat p = \mathrm{softmax}(W l + b), \qquad
         \min_{W, b}\ \mathrm{NLL} + \frac{\lambda}{C(C-1)} \sum_{k \ne j} W_{kj}^2 + \frac{\mu}{C} \sum_k b_k^2
 
-    The matrix can correct classes that are mistaken for one another; vector scaling is the limit of a large penalty.
-    The map depends on the constant that is added to all logits of a row, as that of :class:`VectorScaling`.
-
     Args:
-        off_diagonal_penalty: :math:`\lambda`, or ``"cv"``: the power of ten from a million to 0.01 with the lowest NLL
-            in cross-validation, tried in that order. Once two values have not lowered the NLL, the rest is skipped.
-            With more than a billion samples times classes squared, and with fewer samples than folds, it is
-            that of the prior of :class:`StructuredMatrixScaling`, :math:`(C (C - 1))^2 / n`.
+        off_diagonal_penalty: :math:`\lambda`, or ``"cv"``: the power of ten with the lowest NLL in cross-validation.
         bias_penalty: :math:`\mu`, or ``"cv"``. If both are, :math:`\lambda` is chosen first, with :math:`\mu = 1`.
-
-    References:
-        Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017 (matrix scaling);
-        Kull, Perello-Nieto, Kängsepp, Silva Filho, Song, Flach, "Beyond temperature scaling: Obtaining
-        well-calibrated multiclass probabilities with Dirichlet calibration", NeurIPS 2019 (ODIR).
+        strict: No mixing with the uniform distribution; see :class:`Calibrator`.
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import MatrixScaling
         >>> logits = np.random.default_rng(0).normal(size=(200, 3))
         >>> swapped = np.array([1, 0, 2])[logits.argmax(1)]  # the model mistakes class 0 for class 1
         >>> scaling = MatrixScaling(0.001, 0.001).fit(logits, swapped)
@@ -499,8 +463,9 @@ class MatrixScaling(Calibrator):
         totals: list[float] = []
         for penalties in grid:
             total = 0.0
+            penalty = _penalty(data.logits.shape[1], *penalties)
             for fold, (kept, out) in enumerate(parts):
-                fits[fold] = fit_affine(kept, _penalty(data.logits.shape[1], *penalties), fits[fold], tolerance=1e-5)
+                fits[fold] = fit_affine(kept, penalty, fits[fold], tolerance=1e-5)
                 logits = fits[fold].apply(out.logits.astype(np.float64))
                 total += nll_and_residual(logits, out.target, out.weight)[0]
             totals.append(total)
@@ -510,17 +475,11 @@ class MatrixScaling(Calibrator):
 
 
 class DirichletCalibration(MatrixScaling):
-    r"""Map the log-probabilities by a full matrix and a shift, kept near diagonal by the ODIR penalty.
+    r"""Matrix scaling of log-probabilities: arguments are those of :class:`MatrixScaling`, :doc:`/methods/dirichlet`.
 
     .. math:: \hat p = \mathrm{softmax}(W \ln \mathrm{softmax}(l) + b)
 
-    This is the correct map if the probabilities of each class are Dirichlet distributed; for two classes it is beta
-    calibration. Unlike matrix scaling it does not depend on a common shift of all logits of a sample. Arguments,
-    solver and references are those of :class:`MatrixScaling`.
-
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import DirichletCalibration
         >>> logits = np.tile(4 * np.eye(3), (4, 1))
         >>> target = np.array([0, 1, 2] * 3 + [1, 2, 0])  # sure of all, right in three of four
         >>> bool(DirichletCalibration(0.01, 0.01).fit(logits, target).predict_proba(logits[:1])[0, 0] < 0.8)
@@ -537,24 +496,13 @@ def _penalty(classes: int, off_diagonal: float, bias: float) -> Penalty:
 
 
 class StructuredMatrixScaling(Tempered):
-    r"""Correct the temperature-scaled log-probabilities by a full matrix and a shift, with a prior around none (SMS).
-
-    With T the best temperature, :math:`q = \mathrm{softmax}(l / T)`, :math:`\epsilon = 1/(n+1)` and
-    :math:`x = \ln((1 - \epsilon) q + \epsilon / C)`,
+    r"""Correct temperature-scaled log-probabilities x by a matrix and a shift, with a prior (SMS): :doc:`/methods/sms`.
 
     .. math:: \hat p = \mathrm{softmax}(x + D x + b), \qquad
         \min_{D, b}\ \mathrm{NLL} + \frac{C}{n} \sum_k b_k^2 + \frac{C}{n} \sum_k D_{kk}^2
         + \frac{C (C - 1)}{n} \sum_{k \ne j} D_{kj}^2
 
-    The penalties are those of a Gaussian prior around temperature scaling, with variances :math:`1/2C` and
-    :math:`1/2C(C-1)`. There is nothing to tune. The problem is convex, and solved to within :math:`10^{-8}`.
-
-    References:
-        Berta, Holzmüller, Jordan, Bach, "Structured Matrix Scaling for Multi-Class Calibration", 2025.
-
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import StructuredMatrixScaling
         >>> draw = np.random.default_rng(0)
         >>> logits = draw.normal(size=(2000, 3))
         >>> target = (2 * logits + draw.gumbel(size=(2000, 3))).argmax(1)  # of a softmax of twice the logits
@@ -586,24 +534,16 @@ class StructuredMatrixScaling(Tempered):
         classes = data.logits.shape[1]
         own = self.strength * classes / data.count
         start = Correction(np.zeros((classes, classes) if self.full else classes), np.zeros(classes))
-        found = fit_affine(
-            data._replace(logits=features), Penalty(own * (classes - 1), own, own), start, tolerance=self.tolerance
-        )
+        penalty = Penalty(own * (classes - 1), own, own)
+        found = fit_affine(data._replace(logits=features), penalty, start, tolerance=self.tolerance)
         whole = found.matrix + (np.eye(classes) if self.full else 1.0)
         return Affine(whole, found.shift, scaled)
 
 
 class StructuredVectorScaling(StructuredMatrixScaling):
-    r"""Structured matrix scaling with a diagonal matrix: a scale and a shift for every class (SVS).
-
-    .. math:: \hat p = \mathrm{softmax}(x + d \odot x + b), \qquad
-        \min_{d, b}\ \mathrm{NLL} + \frac{C}{n} \sum_k b_k^2 + \frac{C}{n} \sum_k d_k^2
-
-    with the features x of :class:`StructuredMatrixScaling`.
+    """Structured matrix scaling with a diagonal matrix: a scale and a shift for every class: :doc:`/methods/svs`.
 
     Example:
-        >>> import numpy as np
-        >>> from calibrant.posthoc import StructuredVectorScaling
         >>> draw = np.random.default_rng(0)
         >>> logits = draw.normal(size=(2000, 3))
         >>> target = (2 * logits + [0.0, 0.0, 1.0] + draw.gumbel(size=(2000, 3))).argmax(1)

@@ -48,36 +48,20 @@ class Correction(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """How far probabilities are from 0 and 1, for a preconditioner: sums over samples of p (1 - p) =: s of each class.
+    """How far probabilities p of each class are from 0 and 1, for a preconditioner, by s = p (1 - p)."""
 
-    ``own`` has the means of s, of s times the feature of the same class, and of s times its square, ``(3, C)``;
-    ``features`` the mean and the variance of every feature over samples weighted by the sum of their s, ``(2, C)``.
-    """
-
-    own: Array
-    features: Array
+    own: Array  # (3, C): means of s, of s times the feature of the same class, and of s times its square
+    features: Array  # (2, C): mean and variance of every feature over samples weighted by the sum of their s
 
 
 def fit_affine(data: HeldOut, penalty: Penalty, start: Correction, *, tolerance: float = 1e-8) -> Correction:
-    r"""Minimise the NLL of ``x + D x + b`` plus a penalty of squares.
+    """Minimise the mean NLL of ``x + D x + b`` of logits x plus the penalty, until it is this close to the minimum.
 
-    .. math:: \mathrm{NLL}(x + D x + b) + \lambda_o \sum_{i \ne j} D_{ij}^2 + \lambda_d \sum_j D_{jj}^2
-        + \lambda_b \sum_j b_j^2
-
-    The problem is convex. Small ones are solved by Newton's method, large ones by preconditioned L-BFGS.
-
-    Args:
-        data: Samples, whose logits are the features x.
-        penalty: The three factors; the NLL is a mean over samples.
-        start: Initial position; a diagonal matrix given as ``(C,)`` stays diagonal.
-        tolerance: Stop when the value is estimated to be this close to its minimum.
-
-    Raises:
-        ValueError: If the likelihood overflows.
+    Small problems are solved by Newton's method, others by L-BFGS. A start with a diagonal ``(C,)`` stays diagonal.
     """
     problem = AffineProblem(data, penalty, diagonal=start.matrix.ndim == 1)
     # Transposed, so that a column holds everything about one class.
-    begin = np.concatenate((np.atleast_2d(start.matrix.T), start.shift[None])).astype(problem.features.dtype)
+    begin = np.vstack((start.matrix.T, start.shift)).astype(problem.features.dtype)
     few = begin.size <= NEWTON_UNKNOWNS or problem.products <= NEWTON_PRODUCTS
     solver = newton if few else lbfgs
     with np.errstate(all="ignore"):
@@ -87,7 +71,8 @@ def fit_affine(data: HeldOut, penalty: Penalty, start: Correction, *, tolerance:
             "the likelihood of the held-out logits overflows: scale the logits to a sensible range, "
             "or leave out samples with huge logits"
         )
-    return Correction(found[0] if problem.diagonal else np.ascontiguousarray(found[:-1].T), found[-1])
+    matrix = found[0] if problem.diagonal else np.ascontiguousarray(found[:-1].T)
+    return Correction(matrix, found[-1])
 
 
 def nll_and_residual(logits: Array, target: IndexArray, weight: Array | None = None) -> tuple[float, Array]:
@@ -176,7 +161,8 @@ class AffineProblem:
         enough = self.samples if self.products <= NEWTON_PRODUCTS else NEWTON_ROWS * width * classes
         stride = max(1, self.samples // enough)
         rows = 0
-        blocks, across = np.zeros((classes, width, width)), np.zeros((classes * width, classes * width))
+        blocks = np.zeros((classes, width, width))
+        across = np.zeros((classes * width, classes * width))
         for part, _, weight in self.chunks(max(CHUNK, 2**20 // width), stride):
             rows += len(part)
             probability = self.logits(part, position)
@@ -240,16 +226,14 @@ def _search(
 
 
 class _Preconditioner:
-    r"""An approximate inverse of the curvature.
+    r"""An approximate inverse of the curvature, the mean of :math:`(\mathrm{diag}(p) - p p^T) \otimes x x^T`.
 
-    The curvature of the NLL is the mean over samples of :math:`(\mathrm{diag}(p) - p p^T) \otimes x x^T`. With
-    :math:`s_k` the mean of :math:`p_k (1 - p_k)`, it is taken as that of one mean sample u plus uncorrelated
+    With :math:`s_k` the mean of :math:`p_k (1 - p_k)`, it is taken as that of one mean sample u plus uncorrelated
     deviations, which together with the penalties are the diagonal matrix d:
 
     .. math:: H = d + (\mathrm{diag}(s) - s s^T / \textstyle\sum_k s_k) \otimes u u^T
 
-    The second term vanishes for a change that all classes have in common, as the curvature does. With
-    :math:`v_k = d_k^{-1} u_k` and :math:`c_k = s_k / (1 + s_k u_k^T v_k)`, two rank-one updates invert it:
+    With :math:`v_k = d_k^{-1} u_k` and :math:`c_k = s_k / (1 + s_k u_k^T v_k)`, two rank-one updates invert it:
 
     .. math:: (H^{-1} g)_k = d_k^{-1} g_k - c_k (v_k^T g_k - \textstyle\sum_l c_l v_l^T g_l / \sum_l c_l)\, v_k
     """
@@ -332,17 +316,15 @@ def _two_loops(gradient: Array, steps: list[tuple[Array, Array, float]], precond
 
 
 def mixture_weights(likelihood: Array, sample_weight: Array | None = None, prior: Array | None = None) -> Array:
-    r"""Weights on the simplex that maximise the log-likelihood of a mixture, with a Dirichlet prior if one is given.
-
-    .. math:: \max_w \ \sum_i s_i \ln \sum_j w_j L_{ij} + \sum_j a_j \ln w_j
+    r"""Weights on the simplex that maximise :math:`\sum_i s_i \ln \sum_j w_j L_{ij} + \sum_j a_j \ln w_j`.
 
     A primal-dual interior point method: the slopes :math:`z_j = a_j / w_j` of the prior are unknowns of their own, and
-    a prior of 0 is approached from above. It usually takes about ten steps.
+    a prior of 0 is approached from above.
 
     Args:
         likelihood: ``(N, m)``, each component's probability of the right class; no row may be all zeros.
-        sample_weight: ``(N,)`` weights of the samples, or None.
-        prior: ``(m,)`` numbers of samples that only one component finds likely, or None.
+        sample_weight: ``(N,)`` weights s, or None.
+        prior: ``(m,)`` numbers a of samples that only one component finds likely, or None.
     """
     samples, count = likelihood.shape
     counts = np.ones(samples) if sample_weight is None else sample_weight
@@ -369,7 +351,9 @@ def mixture_weights(likelihood: Array, sample_weight: Array | None = None, prior
 def _inside(values: Array, step: Array) -> float:
     """Length of a step that keeps all values positive, at most 1."""
     falling = step < 0
-    return min(1.0, 0.995 * float((values[falling] / -step[falling]).min())) if falling.any() else 1.0
+    if not falling.any():
+        return 1.0
+    return min(1.0, 0.995 * float((values[falling] / -step[falling]).min()))
 
 
 def logistic_regression(
@@ -377,17 +361,12 @@ def logistic_regression(
 ) -> Array:
     r"""Minimise mean NLL plus :math:`\frac{pull}{2}|\theta - centre|^2` by Newton's method with step halving.
 
-    Args:
-        features: ``(rows, d, N)``, float64; a constant for the intercept is one of them.
-        target: Probability of a hit, ``(rows, N)``, float64.
-        centre: ``(d,)``: point that the coefficients start from and are pulled towards.
-        pull: Strength of the pull; it bounds the coefficients if data is separable or a feature is constant.
-        weight: ``(N,)`` weights of the samples, or None.
-
-    Returns:
-        Coefficients, ``(rows, d)``.
+    Features are ``(rows, d, N)``, with a constant for the intercept; targets are probabilities of a hit, ``(rows, N)``;
+    and weights ``(N,)``. The coefficients, ``(rows, d)``, start from the centre; the pull bounds them if data is
+    separable.
     """
-    share = np.full(features.shape[2], 1 / features.shape[2]) if weight is None else weight / weight.sum()
+    counts = np.ones(features.shape[2]) if weight is None else weight
+    share = counts / counts.sum()
     # What the labels contribute: the NLL is the mean softplus of the log-odds minus the product with these.
     moments = (features @ (target * share)[:, :, None])[:, :, 0]
     found = np.tile(centre, (len(features), 1))
