@@ -135,6 +135,8 @@ BAD: dict[str, tuple[str, str]] = {
     "sums": ("recalibrate --fit val.npz --apply sum.npz", "sum.npz: probabilities must sum to 1"),
     "several labels": ("recalibrate --fit tags.npz --save a.safetensors", "MultiLabelCalibration"),
     "overwritten": ("recalibrate --fit val.npz --apply test.npz --out val.npz", "val.npz: would be overwritten"),
+    "place of --out": ("recalibrate --fit val.npz --apply test.npz --out val.npz/x.npz", "val.npz is a file, not"),
+    "place of --save": ("recalibrate --fit val.npz --save .", ".: is a folder"),
     "suffix": ("recalibrate --fit val.npz --apply test.npz --out x.txt", "x.txt: expected one of"),
     "nothing to do": ("recalibrate --fit val.npz", "--save FILE, or both"),
     "no use": ("recalibrate --fit val.npz --save a.safetensors --out x.npz", "--out is for"),

@@ -32,7 +32,7 @@ from calibrant.commands.terminal import (
     say_path,
     show_notices,
 )
-from calibrant.files import FileError, digest, fits_in_memory, naming, read_source, refuse_overwriting
+from calibrant.files import FileError, check_output, digest, fits_in_memory, naming, read_source
 from calibrant.files.formats import TABLES, is_table
 from calibrant.files.layout import Columns
 from calibrant.metrics import compare
@@ -103,11 +103,11 @@ def _check_files(paths: Sequence[Path], report: Path | None, options: Evaluation
     if len({os.path.realpath(path) for path in paths}) < len(paths):
         raise ValueError("the same file is given twice")
     if report is not None:
-        refuse_overwriting(report, "--report", (*paths, options.baseline))
+        check_output(report, "--report", (*paths, options.baseline))
         if report.suffix.lower() not in (".html", ".htm"):
             raise FileError(report, "the report is an HTML page: choose a name that ends in .html")
     if options.history is not None:
-        refuse_overwriting(options.history, "--history", (*paths, options.baseline, report))
+        check_output(options.history, "--history", (*paths, options.baseline, report))
         check_history(options.history)
 
 

@@ -26,10 +26,10 @@ from calibrant.files import (
     Array,
     FileError,
     Source,
+    check_output,
     naming,
     output_beside,
     read_source,
-    refuse_overwriting,
     write_calibrated,
 )
 from calibrant.files.cells import few
@@ -203,7 +203,7 @@ def _check_files(fit: Path, apply: Path | None, how: Recalibration) -> Path | No
         )
     written = None if apply is None else _output_of(apply, how.out, inputs)
     if how.save is not None:
-        refuse_overwriting(how.save, "--save", inputs)
+        check_output(how.save, "--save", inputs)
         if how.save.suffix.lower() != ".safetensors":
             raise FileError(how.save, "expected a name that ends in .safetensors")
     return written
@@ -263,7 +263,7 @@ def _loaded(path: Path) -> Calibrator:
 def _output_of(path: Path, out: Path | None, inputs: Sequence[Path]) -> Path:
     """File to write for a file of predictions, checked: not one of the inputs, and of a known format."""
     out = out or output_beside(path)
-    refuse_overwriting(out, "--out", inputs)
+    check_output(out, "--out", inputs)
     if suffix_of(out) not in WRITTEN:
         raise FileError(out, f"expected one of {', '.join(WRITTEN)}")
     return out

@@ -5,10 +5,10 @@ from calibrant.files.formats import Array, naming
 from calibrant.files.read import Source, digest, fits_in_memory, notices_of_start, read_predictions, read_source
 from calibrant.files.write import (
     WRITTEN,
+    check_output,
     json_text,
     output_beside,
     read_json,
-    refuse_overwriting,
     write_calibrated,
     write_json,
     write_predictions,
@@ -19,6 +19,7 @@ __all__ = [
     "Array",
     "FileError",
     "Source",
+    "check_output",
     "digest",
     "fits_in_memory",
     "json_text",
@@ -28,7 +29,6 @@ __all__ = [
     "read_json",
     "read_predictions",
     "read_source",
-    "refuse_overwriting",
     "whole_or_not_at_all",
     "write_calibrated",
     "write_json",

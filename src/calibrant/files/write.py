@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from calibrant.atomic import FileError, whole_or_not_at_all, write_whole
+from calibrant.atomic import FileError, checked_place, whole_or_not_at_all, write_whole
 from calibrant.files.formats import (
     SETTINGS,
     TABLES,
@@ -29,15 +29,16 @@ WRITTEN = (".npz", *TABLES)
 ROW = "row of the source"
 
 
-def refuse_overwriting(path: Path, option: str, used: Iterable[Path | None]) -> None:
-    """Refuse to write to a file that is read, or is another output; links and files of a folder are the same file."""
+def check_output(path: Path, option: str, used: Iterable[Path | None]) -> None:
+    """Refuse a place that cannot be written, or a file in use; links and files of a folder are the same file."""
+    real = checked_place(path)
     for each in used:
         files = [] if each is None else [each]
         if each is not None and is_table(each):
             with suppress(OSError, ValueError):  # reading it says what is wrong
                 files += map(Path, files_of(str(each)))
-        if os.path.realpath(path) in map(os.path.realpath, files) or any(
-            path.exists() and file.exists() and path.samefile(file) for file in files
+        if str(real) in map(os.path.realpath, files) or any(
+            real.exists() and file.exists() and real.samefile(file) for file in files
         ):
             raise FileError(path, f"would be overwritten: choose another {option}")
 
