@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
+from scipy.special import expit
 
 from calibrant.files.formats import Array, empty_cells
 from calibrant.inputs import TOLERANCE, distributions, flattened, in_unit_interval, mistaken
@@ -98,10 +99,7 @@ def correctness_of_prediction(prediction: Array, target: Array) -> tuple[Array, 
 def checked_values(
     kind: Kind, values: Array, option: str, *, percent: bool, several: bool = False
 ) -> tuple[Array, tuple[str, ...]]:
-    """Values as shares, with rounded rows divided by their sum, and notices of what was changed.
-
-    Errors call them ``option``. With ``several`` labels for each sample, a row need not sum to 1.
-    """
+    """Values as shares, with rounded rows divided by their sum, unless labels are ``several``; and what was changed."""
     if values.ndim and not len(values):
         raise ValueError("has no rows: was it written to the end?")
     if kind == "logits" and percent:
@@ -177,10 +175,23 @@ def looks_like_a_class(
     return ()
 
 
+def counted_by_risk(kind: Kind, values: Array, labels: Array, weight: Array | None) -> tuple[Array, Array, Array]:
+    """The distinct probabilities of class 1 of two, ascending; the number of their samples, and of those of class 1."""
+    rows = values.reshape(len(values), -1)
+    if rows.dtype.kind not in "fiub" or not np.isfinite(rows).all():
+        return (np.zeros(0),) * 3  # an error of the predictions
+    p = rows[:, -1].astype(np.float64)
+    if kind == "logits":
+        p = expit(p if rows.shape[1] == 1 else p - rows[:, 0])
+    weight = np.ones(len(p)) if weight is None else weight.ravel()
+    distinct, place = np.unique(p, return_inverse=True)
+    return distinct, np.bincount(place, weight), np.bincount(place, weight * (labels == 1))
+
+
 def fits_other(column: str, other: str, p: Array, samples: Array, events: Array) -> tuple[str, ...]:
     """A notice if the probabilities of a column fit the other of two classes much better, beyond chance.
 
-    ``p`` is distinct and ascending; of the samples of each, ``events`` are of the class that it is taken for.
+    ``p`` is distinct and ascending, with the number of samples, and of ``events`` of the class that it is taken for.
     """
     rest = samples - events
     total, came, not_came = samples.sum(), events.sum(), rest.sum()

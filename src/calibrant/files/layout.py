@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -120,10 +120,7 @@ class Layout:
 
 
 def find_layout(there: Sequence[str], columns: Columns) -> Layout:
-    """Find the predictions among the columns of a source.
-
-    If there are none, the error says what is there, and which option names it.
-    """
+    """Find the predictions among the columns of a source; an error says what is there, and which option names it."""
     found = [layout for kind in columns.kinds() if (layout := _of_kind(kind, there, columns))]
     if found:
         return min(found, key=lambda layout: not layout.labels)
@@ -248,13 +245,10 @@ def _one_each(there: Sequence[str], given: str | None, suffixes: Sequence[str]) 
     return ()
 
 
-def with_positive(
-    label: str, positive: str, names: Sequence[str] | None, found: Iterable[str], count: int
+def _with_positive(
+    label: str, positive: str, names: Sequence[str] | None, found: set[str], count: int
 ) -> tuple[str, str]:
-    """Names of two classes, the positive one last; an error if it is none of them, or their order is another.
-
-    ``names`` are those of the values, in their order, if they are known; ``found`` are the labels that occur.
-    """
+    """Names of two classes, the positive one last; an error if it is none of the names or labels, or comes first."""
     known = sorted(set(names or found))
     if set(known) <= {"0", "1"}:
         known = ["0", "1"]
@@ -272,11 +266,8 @@ def with_positive(
     return other, positive
 
 
-def in_order(found: Iterable[str], column: str | None) -> tuple[tuple[str, ...], str]:
-    """Names of classes in alphabetical order, unless the column names one of two; and a notice of what was assumed.
-
-    The column is that of the values of one class; it is None if each class has values.
-    """
+def _in_order(found: set[str], column: str | None) -> tuple[tuple[str, ...], str]:
+    """Names in alphabetical order, unless the one column of values names one of two; and what was assumed."""
     names = tuple(sorted(found))
     if column is None or len(names) != 2:
         order = ", ".join(f"{k} = {each!r}" for k, each in enumerate(names[:3])) + ", ..." * (len(names) > 3)
@@ -340,22 +331,17 @@ def class_labels(
     column: str | None = None,
     positive: str | None = None,
 ) -> ClassLabels:
-    """Decide which class each label means.
+    """Decide which class each label of the column ``name`` means.
 
-    Args:
-        name: Column of the labels.
-        found: Labels that occur, each once; some suffice if the names are known or the labels are numbers.
-        names: Names of the classes, if known.
-        count: Number of classes.
-        column: Column of the values, if there is one for two classes.
-        positive: Class that it is for, if given.
+    Some of the labels suffice if the ``names`` of the ``count`` classes are known, or if labels are numbers. ``column``
+    is that of the values, if it is one for two classes, and ``positive`` the class that it is for, if given.
     """
     known = {called(each) for each in found}
     if "" in known:
         raise ValueError(f"column {name!r} has empty cells: fill or drop the rows")
     if positive is not None:
-        names = with_positive(name, positive, names, known, count)
-    if any(isinstance(each, str) and not is_number(each) for each in found):
+        names = _with_positive(name, positive, names, known, count)
+    if any(isinstance(each, str) and not _is_number(each) for each in found):
         return _of_words(name, known, names, count, column)
     numbers = set(map(number_of, found))
     if names is None and count == 2 and numbers == {-1, 1}:
@@ -365,13 +351,10 @@ def class_labels(
             f"column {name!r} counts {count} classes from 1: subtract 1, or give --classes FILE with 1 to {count}, "
             "one on each line"
         )
-    if names is None or not all(map(is_number, names)):
+    if names is None or not all(map(_is_number, names)):
         return ClassLabels(None, names)
     keys = tuple(map(number_of, names))
-    if unknown := sorted(numbers - set(keys)):
-        raise ValueError(
-            f"column {name!r} has {few([f'{each:g}' for each in unknown])}, which is none of the classes {few(names)}"
-        )
+    _refuse_unknown(name, [f"{each:g}" for each in sorted(numbers - set(keys))], names)
     return ClassLabels(keys, names)
 
 
@@ -383,11 +366,15 @@ def _of_words(name: str, known: set[str], names: tuple[str, ...] | None, count: 
                 f"column {name!r} has {'more' if len(known) > count else 'fewer'} names of classes "
                 f"({few(sorted(known))}) than the {count} classes: give their order with --classes FILE"
             )
-        names, notice = in_order(known, column)
+        names, notice = _in_order(known, column)
         notices = (notice,)
-    if unknown := known - set(names):
-        raise ValueError(f"column {name!r} has {few(sorted(unknown))}, which is none of the classes {few(names)}")
+    _refuse_unknown(name, sorted(known - set(names)), names)
     return ClassLabels(names, names, notices)
+
+
+def _refuse_unknown(name: str, unknown: Sequence[str], names: Sequence[str]) -> None:
+    if unknown:
+        raise ValueError(f"column {name!r} has {few(unknown)}, which is none of the classes {few(names)}")
 
 
 def class_indices(name: str, labels: Array, meaning: ClassLabels) -> Array:
@@ -414,6 +401,6 @@ def refuse_stray(name: str, labels: Array, count: int) -> None:
         )
 
 
-def is_number(label: str) -> bool:
+def _is_number(label: str) -> bool:
     """Whether the text of a label is a number, or true or false."""
     return label.lower() in TRUE_AND_FALSE or re.fullmatch(r"-?\d+(\.\d+)?", label) is not None

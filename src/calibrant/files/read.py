@@ -11,19 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.atomic import FileError
 from calibrant.files import cells, language_models
 from calibrant.files.formats import (
-    ARRAYS,
-    TABLES,
     Array,
-    Npy,
-    Opened,
+    Arrays,
     Table,
     cells_of_parquet,
-    check_file,
     files_of,
-    is_table,
     naming,
     open_file,
     suffix_of,
@@ -106,7 +100,7 @@ class Source:
     def others(self) -> tuple[str, ...]:
         """Names of the columns that hold no values: labels, ids, groups, times."""
         with naming(self.path), closing(open_file(self.path)) as opened:
-            if isinstance(opened, Npy):  # the other arrays of its folder do not belong to it
+            if isinstance(opened, Arrays) and opened.is_npy:  # the other arrays of its folder do not belong to it
                 return () if self.label is None else (self.label,)
             return tuple(name for name in opened.names() if name not in self.used)
 
@@ -146,7 +140,6 @@ def read_source(path: Path, names: Columns | None = None, *, labelled: bool = Fa
         FileError: If it cannot be read; one line that names the file and the remedy.
     """
     names = names or Columns()
-    _check_is_there(path)
     with naming(path), closing(_opened(path, [names.target or ""])) as opened:
         if isinstance(opened, Table):
             if not opened.fetch("1", "LIMIT 1"):
@@ -165,25 +158,15 @@ def read_source(path: Path, names: Columns | None = None, *, labelled: bool = Fa
         return _checked(source, layout, names)
 
 
-def _opened(path: Path, more: Sequence[str]) -> Opened:
+def _opened(path: Path, more: Sequence[str]) -> Arrays | Table:
     """An open file; more arrays of an .npy may be named by the paths of their files."""
     opened = open_file(path)
-    if isinstance(opened, Npy):
+    if isinstance(opened, Arrays) and opened.is_npy:
         opened.files |= {name: Path(name) for name in more if name not in opened.files and Path(name).is_file()}
     return opened
 
 
-def _check_is_there(path: Path) -> None:
-    """Raise an error unless there is a file of a known format; of tables, :func:`files_of` says what is wrong."""
-    if is_table(path):
-        return
-    if suffix_of(path) not in ARRAYS:
-        known = ", ".join((*ARRAYS, *TABLES))
-        raise FileError(path, f"expected one of {known}, a folder or a pattern of them: save it as CSV or Parquet")
-    check_file(path)
-
-
-def _check_columns(opened: Opened, names: Sequence[str]) -> None:
+def _check_columns(opened: Arrays | Table, names: Sequence[str]) -> None:
     """Raise an error unless each column is there, once."""
     there = opened.names()
     for name in names:
@@ -194,7 +177,7 @@ def _check_columns(opened: Opened, names: Sequence[str]) -> None:
             raise ValueError(f"has {1 + len(twins)} columns {name!r}: rename all but one")
 
 
-def _read(path: Path, opened: Opened, layout: Layout, names: Columns) -> Source:
+def _read(path: Path, opened: Arrays | Table, layout: Layout, names: Columns) -> Source:
     """The columns as they are: values as one array, labels and weights."""
     first = layout.values[0]
     wanted = [*layout.labels, *(name for name in (layout.prediction, names.weight) if name)]
@@ -235,8 +218,8 @@ def _read(path: Path, opened: Opened, layout: Layout, names: Columns) -> Source:
     return source
 
 
-def _notices_of_columns(opened: Opened, layout: Layout) -> tuple[str, ...]:
-    if not isinstance(opened, Npy):
+def _notices_of_columns(opened: Arrays | Table, layout: Layout) -> tuple[str, ...]:
+    if isinstance(opened, Table) or not opened.is_npy:
         return layout.notices + opened.notices
     if opened.files[layout.values[0]] != opened.path:
         stem = opened.path.stem
@@ -340,8 +323,8 @@ def _checked(source: Source, layout: Layout, names: Columns) -> Source:
         if labels.size > 2 and (labels == labels.flat[0]).all():
             source = source.noting(cells.only_class(labels.flat[0], of_classes, label))
         if labels.ndim == 1 and not order_is_known and count == 2:
-            risk = source.predictions(minimum=1).of_class(1).pairs
-            source = source.noting(*cells.fits_other(option, of_classes[0] if of_classes else "0", *risk.ties))
+            counted = cells.counted_by_risk(kind, values, labels, source.weight)
+            source = source.noting(*cells.fits_other(option, of_classes[0] if of_classes else "0", *counted))
     return source
 
 
