@@ -32,9 +32,11 @@ from calibrant.commands.terminal import (
     say_path,
     show_notices,
 )
-from calibrant.files import FileError, check_output, digest, fits_in_memory, naming, read_source
+from calibrant.files import FileError, naming, read_source
 from calibrant.files.formats import TABLES, is_table
 from calibrant.files.layout import Columns
+from calibrant.files.read import digest, fits_in_memory
+from calibrant.files.write import check_output
 from calibrant.metrics import compare
 from calibrant.metrics.intervals import Comparison
 from calibrant.report import audit

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrant.commands import Evaluation
-from calibrant.files import FileError, Source, digest, naming, read_source, whole_or_not_at_all
+from calibrant.files import FileError, Source, naming, read_source, whole_or_not_at_all
 from calibrant.files.formats import TABLES, Table, explained, suffix_of, text
 from calibrant.files.layout import Columns
+from calibrant.files.read import digest
 from calibrant.metrics import calibration_by_group, calibration_change, calibration_over_time
 from calibrant.metrics.predictions import views
 from calibrant.metrics.registry import METRICS, number

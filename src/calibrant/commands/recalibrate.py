@@ -21,20 +21,11 @@ from calibrant.commands.terminal import (
     say_path,
     show_notices,
 )
-from calibrant.files import (
-    WRITTEN,
-    Array,
-    FileError,
-    Source,
-    check_output,
-    naming,
-    output_beside,
-    read_source,
-    write_calibrated,
-)
+from calibrant.files import FileError, Source, naming, read_source
 from calibrant.files.cells import few
-from calibrant.files.formats import suffix_of
+from calibrant.files.formats import Array, suffix_of
 from calibrant.files.layout import Columns
+from calibrant.files.write import WRITTEN, check_output, output_beside, write_calibrated
 from calibrant.metrics import InputWarning, predictions
 from calibrant.metrics.evaluate import Scores
 from calibrant.posthoc import (

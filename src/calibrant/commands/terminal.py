@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from calibrant.files import json_text
+from calibrant.files.write import json_text
 from calibrant.metrics.closed_form import p_value
 from calibrant.metrics.evaluate import Scores
 from calibrant.metrics.registry import label, number

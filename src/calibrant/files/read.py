@@ -129,16 +129,7 @@ def read_predictions(path: Path, names: Columns | None = None) -> Predictions:
 
 
 def read_source(path: Path, names: Columns | None = None, *, labelled: bool = False) -> Source:
-    """Read logits, probabilities or confidences, and the target or correctness if there is one.
-
-    Args:
-        path: File, folder or pattern.
-        names: Names of the arrays or columns, and what they mean.
-        labelled: Whether labels must be there.
-
-    Raises:
-        FileError: If it cannot be read; one line that names the file and the remedy.
-    """
+    """Read a file, folder or pattern of predictions, with labels if there are any; an error if they must be there."""
     names = names or Columns()
     with naming(path), closing(_opened(path, [names.target or ""])) as opened:
         if isinstance(opened, Table):
@@ -179,40 +170,41 @@ def _check_columns(opened: Arrays | Table, names: Sequence[str]) -> None:
 
 def _read(path: Path, opened: Arrays | Table, layout: Layout, names: Columns) -> Source:
     """The columns as they are: values as one array, labels and weights."""
-    first = layout.values[0]
+    first, label = layout.values[0], layout.labels[0] if layout.labels else None
     wanted = [*layout.labels, *(name for name in (layout.prediction, names.weight) if name)]
     _check_columns(opened, [*layout.values, *wanted])
-    by_options = isinstance(opened, Table) and (
-        opened.columns[first].is_dictionary or (opened.columns[first].is_list and first.lower() in LOG_PROBABILITIES)
+    column = opened.columns[first] if isinstance(opened, Table) else None
+    by_options = column is not None and (
+        column.is_dictionary or (column.is_list and first.lower() in LOG_PROBABILITIES)
     )
     columns = opened.read(wanted if by_options else [*layout.values, *wanted])
-    for name, column in columns.items():
-        if column.ndim == 0:
+    for name, each in columns.items():
+        if each.ndim == 0:
             raise ValueError(f"{name!r} is a single number: it must have a row for each sample")
-    labels = columns[layout.labels[0]] if layout.labels else None
+    labels = None if label is None else columns[label]
     if len(layout.labels) > 1:
-        labels = np.stack([cells.numbers_of(name, columns[name]) for name in layout.labels], 1)
+        labels = _stacked(layout.labels, columns)
     source = Source(
         path,
         layout.kind,
-        np.empty(0) if by_options else _stacked(layout, columns),
+        np.empty(0) if by_options else _values(layout, columns),
         labels,
         names=layout.classes,
         weight=None if names.weight is None else cells.numbers_of(names.weight, columns[names.weight]),
         used=layout.values,
-        label=layout.labels[0] if layout.labels else None,
+        label=label,
         notices=(*_notices_of_columns(opened, layout), *_unused_weights(opened.names(), names)),
     )
     if isinstance(opened, Table) and by_options:
         return _of_options(source, language_models.read_column(opened, first, layout.kind, labels))
     if labels is not None and labels.ndim > 1 and source.values.shape[:-1] == labels.shape:  # of tokens or pixels
         source = _as_rows(source, source.values.reshape(-1, source.values.shape[-1]))
-    for other_name, other in ((source.label, source.labels), (names.weight, source.weight)):
+    for other_name, other in ((label, source.labels), (names.weight, source.weight)):
         if other is not None and len(other) != len(source.values):
             raise ValueError(f"{first!r} has {len(source.values)} rows but {other_name!r} has {len(other)}")
     if layout.prediction is not None and labels is not None:
         predicted = cells.filled(layout.prediction, columns[layout.prediction])
-        correct, notices = cells.correctness_of_prediction(predicted, cells.filled(layout.labels[0], labels))
+        correct, notices = cells.correctness_of_prediction(predicted, cells.filled(str(label), labels))
         notices += cells.looks_like_a_class(first, source.values, layout.prediction, predicted, percent=names.percent)
         source = replace(source.noting(*notices), labels=correct)
     return source
@@ -232,13 +224,18 @@ def _unused_weights(there: Sequence[str], names: Columns) -> tuple[str, ...]:
     return tuple(f"column {name!r} is not used: give --weight {name} if samples are to be weighted" for name in unused)
 
 
-def _stacked(layout: Layout, columns: dict[str, Array]) -> Array:
-    arrays = [columns[name] for name in layout.values]
-    if len(arrays) == 1:
-        return arrays[0] if arrays[0].dtype.kind == "U" else cells.numbers_of(layout.values[0], arrays[0])
-    if any(array.ndim > 1 for array in arrays):
-        raise ValueError(f"columns {layout.values[0]!r} and so on must hold plain numbers")
-    return np.stack(list(map(cells.numbers_of, layout.values, arrays)), 1)
+def _values(layout: Layout, columns: dict[str, Array]) -> Array:
+    first = columns[layout.values[0]]
+    if len(layout.values) > 1:
+        return _stacked(layout.values, columns)
+    return first if first.dtype.kind == "U" else cells.numbers_of(layout.values[0], first)
+
+
+def _stacked(names: Sequence[str], columns: dict[str, Array]) -> Array:
+    """Columns of plain numbers side by side."""
+    if any(columns[name].ndim > 1 for name in names):
+        raise ValueError(f"columns {names[0]!r} and so on must hold plain numbers")
+    return np.stack([cells.numbers_of(name, columns[name]) for name in names], 1)
 
 
 def _of_options(source: Source, found: language_models.Answers) -> Source:
@@ -308,7 +305,9 @@ def _checked(source: Source, layout: Layout, names: Columns) -> Source:
     order_is_known = of_classes is not None
     if labels is not None and labels.ndim == 1:
         labels = cells.filled(label, labels)
-        found = {str(cell).strip() for cell in labels.tolist()} if cells.is_text(labels) else set(labels.tolist())
+        found = set(labels.tolist())
+        if cells.is_text(labels):
+            found = {str(cell).strip() for cell in found}
         column = layout.values[0] if len(shape) == 1 or shape[1:] == (1,) else None
         meaning = class_labels(label, found, of_classes, count, column=column, positive=names.positive)
         labels, of_classes = class_indices(label, labels, meaning), meaning.names
@@ -334,7 +333,7 @@ def notices_of_start(path: Path, names: Columns, rows: int = 1000) -> tuple[str,
         table.limit(rows)
         layout = find_layout(table.names(), names)
         columns = table.read([*layout.values, *([layout.prediction] if layout.prediction else [])])
-        numbers = _stacked(layout, columns)
+        numbers = _values(layout, columns)
         found = _unused_weights(table.names(), names)
         if layout.prediction is not None:
             predicted = cells.filled(layout.prediction, columns[layout.prediction])

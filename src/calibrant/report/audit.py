@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from calibrant import metrics
-from calibrant.files import naming, notices_of_start
+from calibrant.files import naming
 from calibrant.files.layout import Columns
+from calibrant.files.read import notices_of_start
 from calibrant.metrics.binned import CONVENTIONS, ConventionName
 from calibrant.metrics.closed_form import CalibrationLine, ClosedFormTest
 from calibrant.metrics.evaluate import Score, Scores, html_table

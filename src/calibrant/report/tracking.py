@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrant import frames, inputs
+from calibrant import inputs
 from calibrant.metrics import evaluate, predictions
 from calibrant.metrics.evaluate import Scores
 from calibrant.posthoc import Calibrator, save
@@ -106,8 +106,8 @@ def _evaluated(
     from calibrant.report.figures import reliability_diagram
 
     values = inputs.numbers("logits", logits)
-    names = None if calibrator is None or not frames.has_names(target) else calibrator.classes_.tolist()
-    labels = target if names is None else frames.class_indices(target, names)
+    names = None if calibrator is None or not inputs.has_names(target) else calibrator.classes_.tolist()
+    labels = target if names is None else inputs.class_indices(target, names)
     stages = {"model": predictions(logits=values, target=labels)}
     if calibrator is not None:
         after = np.asarray(calibrator.predict_proba(values))
