@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -29,9 +30,9 @@ from calibrant.report.style import (
     INK,
     MUTED,
     PAPER,
-    canvas,
+    WIDTH,
+    house_style,
     legend_above,
-    legend_inside,
     literal,
     percent_ticks,
 )
@@ -142,11 +143,7 @@ def cumulative_plot(
     and its largest absolute value is the KS error. The band contains 95 % of what chance gives a calibrated model at
     each threshold.
 
-    Args:
-        predictions: Predictions from ``metrics.predictions``.
-        title: As in :func:`reliability_diagram`.
-        event: As in :func:`reliability_diagram`.
-        ax: Axes of your own to draw the difference in, without the curves above it.
+    Arguments are those of :func:`reliability_diagram`; in axes of your own only the difference is drawn.
 
     References:
         Yoon, Tee, Yoon, Yoon, Kim, Li, Yoo, "ESD: Expected Squared Difference as a Tuning-Free Trainable
@@ -208,8 +205,15 @@ def _drawn(
     if ax is not None:
         (draw,) = plots
         draw(ax)
-        return legend_inside(ax, title, *handles)
-    with canvas(height, title) as figure:
+        ax.legend(handles=list(handles), loc="best")
+        if title is not None:
+            ax.set_title(literal(title))
+        own: Any = ax.get_figure()
+        figure: Figure = own.figure  # of a part of a figure too
+        return figure
+    with house_style():
+        size = (WIDTH, height + 0.3 * (title is not None))
+        figure = Figure(figsize=size, facecolor=PAPER, layout="constrained")
         every = figure.subplots(len(plots), 1, sharex=True, squeeze=False, height_ratios=list(plots.values()))
         for axes, draw in zip(every[:, 0], plots, strict=True):
             draw(axes)
@@ -248,11 +252,7 @@ def classwise_plot(predictions: Predictions, *, title: str | None = None, ax: Ax
     """Mean probability minus share of classes or labels, with 95 % intervals: the 20 largest gaps, the largest on top.
 
     Of more than 50 classes, those 50 that the model expects most often are compared; of two classes, class 1 is shown.
-
-    Args:
-        predictions: Predictions from ``metrics.predictions``, with probabilities or logits.
-        title: As in :func:`reliability_diagram`.
-        ax: Axes of your own to draw in.
+    Arguments are those of :func:`reliability_diagram`; the predictions need probabilities or logits.
 
     Example:
         >>> from calibrant import metrics, report
@@ -273,10 +273,7 @@ def classwise_plot(predictions: Predictions, *, title: str | None = None, ax: Ax
 def groups_plot(found: GroupCalibration, *, title: str | None = None, ax: Axes | None = None) -> Figure:
     """Gap of each group with its 95 % interval, in the order of the result: the 20 worst, the worst on top.
 
-    Args:
-        found: Result of :func:`calibrant.metrics.calibration_by_group`.
-        title: As in :func:`reliability_diagram`.
-        ax: Axes of your own to draw in.
+    It takes a result of :func:`calibrant.metrics.calibration_by_group`, and arguments of :func:`reliability_diagram`.
 
     Example:
         >>> import numpy as np
@@ -293,10 +290,7 @@ def groups_plot(found: GroupCalibration, *, title: str | None = None, ax: Axes |
 def time_plot(found: TimeCalibration, *, title: str | None = None, ax: Axes | None = None) -> Figure:
     """Gap in each window of time with its 95 % interval, and where it most likely changed, if it did.
 
-    Args:
-        found: Result of :func:`calibrant.metrics.calibration_over_time`.
-        title: As in :func:`reliability_diagram`.
-        ax: Axes of your own to draw in.
+    It takes a result of :func:`calibrant.metrics.calibration_over_time`, and arguments of :func:`reliability_diagram`.
 
     Example:
         >>> import numpy as np

@@ -107,12 +107,7 @@ def _stated(view: View) -> str:
 
 
 def _risks(name: str) -> str:
-    """What probabilities of one of two classes are called: a class with a name may be any, so its name stands out.
-
-    Example:
-        >>> print(_risks("1"), "|", _risks("good"))
-        risks of class 1 | probabilities of class 'good' (P(y = good))
-    """
+    """What probabilities of one of two classes are called: a class with a name may be any, so its name stands out."""
     short = shortened(name, LONGEST)
     if short.lstrip("-").isdecimal():
         return f"risks of class {short}"
