@@ -25,6 +25,7 @@ from calibrant.report.audit import Audit
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 EVENTS = ("rejected", "worse-than-baseline", "changed")
 HISTORY_SUFFIXES = (".parquet", ".csv")
 HISTORY_SCORES = ("accuracy", "mean_confidence", "gap", "ece", "smooth_ece", "esd", "log_loss", "brier")
@@ -42,35 +43,25 @@ class Condition(NamedTuple):
 
 
 def parse_conditions(options: Evaluation) -> list[Condition]:
-    """The conditions of ``--fail-if``."""
-    conditions = [parse_condition(text) for text in options.fail_if]
+    """The conditions of ``--fail-if``: events, or scores and limits such as ``ece > 0.05``."""
+    conditions = [_condition(text) for text in options.fail_if]
     for condition in conditions:
         if condition.key in ("worse-than-baseline", "changed") and options.baseline is None:
             raise ValueError(f"--fail-if {condition.key} needs a --baseline FILE")
     return conditions
 
 
-def parse_condition(text: str) -> Condition:
-    """Parse a condition, such as ``ece > 0.05``.
-
-    Example:
-        >>> parse_condition("ece > 0.05")
-        Condition(text='ece > 0.05', key='ece', compared='>', limit=0.05)
-    """
+def _condition(text: str) -> Condition:
     if text.strip() in EVENTS:
         return Condition(text.strip(), text.strip())
-    found = re.fullmatch(r"\s*(\w+)\s*(>=|<=|>|<)\s*([-+\d.eE]+)\s*", text)
     known = [key for key, metric in METRICS.items() if metric.evaluated]
-    try:
-        limit = float(found[3]) if found else 0.0
-    except ValueError:
-        found = None
-    if not found or found[1] not in known:
+    found = re.fullmatch(rf"\s*({'|'.join(known)})\s*(>=|<=|>|<)\s*({NUMBER})\s*", text)
+    if not found:
         raise ValueError(
             f"--fail-if {text!r}: expected {', '.join(EVENTS)}, or a score and a limit such as 'ece > 0.05'; the "
             f"scores are {', '.join(known)}, as shares rather than percentages"
         )
-    return Condition(text, found[1], found[2], limit)
+    return Condition(text, found[1], found[2], float(found[3]))
 
 
 def with_groups_and_changes(audit: Audit, source: Source, options: Evaluation, names: Columns) -> Audit:

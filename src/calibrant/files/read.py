@@ -12,16 +12,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.files import cells, language_models
-from calibrant.files.formats import (
-    Array,
-    Arrays,
-    Table,
-    cells_of_parquet,
-    files_of,
-    naming,
-    open_file,
-    suffix_of,
-)
+from calibrant.files.formats import Array, Arrays, Table, cells_of_parquet, files_of, naming, open_file, suffix_of
 from calibrant.files.layout import (
     LOG_PROBABILITIES,
     NOT_TWO,

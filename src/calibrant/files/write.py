@@ -11,17 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from calibrant.atomic import FileError, checked_place, whole_or_not_at_all, write_whole
-from calibrant.files.formats import (
-    SETTINGS,
-    TABLES,
-    Array,
-    files_of,
-    is_table,
-    open_table,
-    quote,
-    suffix_of,
-    text,
-)
+from calibrant.files.formats import SETTINGS, TABLES, Array, files_of, is_table, open_table, quote, suffix_of, text
 from calibrant.files.read import Source
 
 WRITTEN = (".npz", *TABLES)
