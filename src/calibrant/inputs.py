@@ -282,7 +282,8 @@ def rows_of(
     binary = values.ndim == 1 or values.shape[1] == 1
     values = values[:, np.newaxis] if values.ndim == 1 else values
     shape = values.shape[:1] + values.shape[2:]
-    labels = _column_names(given)
+    columns = frames.columns(given)
+    labels = None if len(columns) < 2 or columns == list(range(len(columns))) else columns
     if classes is not None:
         labels = list(classes if isinstance(classes, tuple) else frames.as_array(classes).tolist())
     weight = None if sample_weight is None else checked_weight(sample_weight, shape)
@@ -453,12 +454,6 @@ def flattened(values: Any) -> Any:
         return values
     last = values.movedim(1, -1) if is_tensor(values) else np.moveaxis(values, 1, -1)
     return last.reshape(-1, values.shape[1])
-
-
-def _column_names(given: Values) -> list[Any] | None:
-    """Names of the columns of a data frame; None if there are none, or they only count the columns."""
-    names = frames.columns(given)
-    return None if len(names) < 2 or names == list(range(len(names))) else names
 
 
 def _labels(target: Values, names: list[Any] | None, named: bool, ignore_index: int | None) -> IndexArray:

@@ -42,15 +42,7 @@ def is_text(column: Array) -> bool:
 
 
 def numbers_of(name: str, column: Array) -> Array:
-    """Numbers of a column; text is parsed, also percentages, words for right and wrong, and lists as they are printed.
-
-    Example:
-        >>> numbers_of("correct", np.array(["90%", "Yes"], dtype=object))
-        array([90.,  1.])
-        >>> numbers_of("probabilities", np.array(["[0.9, 0.1]", "[0.5 0.5]"], dtype=object))
-        array([[0.9, 0.1],
-               [0.5, 0.5]])
-    """
+    """Numbers of a column; text is parsed: percentages, words for right and wrong, and lists as they are printed."""
     column = filled(name, column)
     if not is_text(column):
         return column
@@ -63,9 +55,14 @@ def numbers_of(name: str, column: Array) -> Array:
             rows.append([number_of(part) for part in parts])
         except ValueError:
             raise ValueError(f"column {name!r} must hold a number in every row; row {place} has {cell!r}") from None
-    if len(lengths := {len(row) for row in rows}) > 1:
-        raise ValueError(f"lists in column {name!r} must have one length, got {min(lengths)} to {max(lengths)}")
+    check_lengths(name, {len(row) for row in rows})
     return np.array(rows) if lists else np.array(rows).reshape(-1)
+
+
+def check_lengths(name: str, lengths: set[int]) -> None:
+    """Raise an error unless all lists have one length."""
+    if len(lengths) > 1:
+        raise ValueError(f"lists in column {name!r} must have one length, got {min(lengths)} to {max(lengths)}")
 
 
 def number_of(cell: Any) -> float:

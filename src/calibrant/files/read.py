@@ -252,10 +252,7 @@ def _as_rows(source: Source, rows: Array) -> Source:
 
 
 def _without_ignored(source: Source, ignored: int | None) -> Source:
-    """A source without the rows, pixels or labels that are ignored, with a notice of their number.
-
-    Those of several labels are marked. Predictions leave -100 in pixels and in several labels out by themselves.
-    """
+    """A source without rows or pixels that are ignored; what predictions leave out by themselves is only counted."""
     if source.labels is None or cells.is_text(source.labels) or source.kind == "confidence":
         return source
     labels = cells.filled(str(source.label), source.labels)

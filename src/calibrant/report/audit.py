@@ -291,11 +291,7 @@ def audit_table(
     memory_limit: str,
     progress: Callable[[float], None],
 ) -> Audit:
-    """Audit a table that is not read into memory: exact scores by SQL, and tests from cells of confidence.
-
-    Arguments are those of :func:`audit`, the file, its columns, and what runs the SQL; bins must be right-closed. There
-    are no losses and no recalibration, which need the samples.
-    """
+    """Audit a table that is not read into memory, as :func:`audit` does: exact scores by SQL, and tests of cells."""
     from calibrant.metrics import scale
 
     rule = CONVENTIONS[convention]

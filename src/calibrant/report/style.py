@@ -102,13 +102,7 @@ def literal(text: str) -> str:
 
 
 def inline_svg(figure: Figure, name: str, label: str) -> Markup:
-    """Turn a figure into an ``<svg>`` element, with ids unique by its name, and a label for screen readers.
-
-    Example:
-        >>> from matplotlib.figure import Figure
-        >>> print(inline_svg(Figure(figsize=(1, 1)), "empty", "Nothing & more")[:68])
-        <svg viewBox="0 0 72 72" role="img" aria-label="Nothing &amp; more">
-    """
+    """Turn a figure into an ``<svg>`` element, with ids unique by its name, and a label for screen readers."""
     drawn = io.StringIO()
     with house_style(), mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         figure.savefig(
