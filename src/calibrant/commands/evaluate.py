@@ -54,9 +54,7 @@ def evaluate_files(
     conditions = parse_conditions(options)
     _check_files(paths, report, options)
     names = model_names(paths)
-    engine = _engine(paths, options.engine)
-    if engine != "memory":
-        _check_engine(engine, options, columns, report)
+    engine = _engine(paths, options, columns, report)
     if report is not None:
         from calibrant.report import write_report  # noqa: F401 (a missing package is an error now, not at the end)
     with progress_bar("reading") as begin:
@@ -84,7 +82,8 @@ def _write(
         from calibrant.report.page import Provenance, write_report
 
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-        made = Provenance(now, shlex.join(["calibrant", *sys.argv[1:]]), [(str(path), digest(path)) for path in paths])
+        command = shlex.join(["calibrant", *sys.argv[1:]])
+        made = Provenance(now, command, [(str(path), digest(path)) for path in paths])
         write_report(report, audits, compared, made=made)
     if history is not None:
         append_history(history, audits, paths)
@@ -184,19 +183,17 @@ def _show(audits: list[Audit], compared: Sequence[Compared], console: Console) -
         show_notices(console, one.notices, about)
 
 
-def _engine(paths: Sequence[Path], wished: Engine) -> Engine:
-    """How to read the files: all in memory, or all with SQL."""
-    if wished == "auto":
+def _engine(paths: Sequence[Path], options: Evaluation, columns: Columns, report: Path | None) -> Engine:
+    """How to read the files: all in memory, or all with SQL; an error about options that need the samples."""
+    engine = options.engine
+    if engine == "auto":
         large = [path for path in paths if is_table(path) and not fits_in_memory(path)]
-        wished = "duckdb" if large else "memory"
-    for path in paths if wished != "memory" else ():
+        engine = "duckdb" if large else "memory"
+    if engine == "memory":
+        return engine
+    for path in paths:
         if not is_table(path):
-            raise FileError(path, f"{wished} reads only tables ({', '.join(TABLES)}): evaluate it separately")
-    return wished
-
-
-def _check_engine(engine: Engine, options: Evaluation, columns: Columns, report: Path | None) -> None:
-    """Raise an error about options that need the samples."""
+            raise FileError(path, f"{engine} reads only tables ({', '.join(TABLES)}): evaluate it separately")
     beyond = f"in memory, not in {engine}: leave"
     if report is not None:
         raise ValueError(f"--report needs the samples {beyond} it out, or choose --engine memory")
@@ -205,3 +202,4 @@ def _check_engine(engine: Engine, options: Evaluation, columns: Columns, report:
             f"--group, --time, --baseline, --history and --weight need the samples {beyond} them out, or choose "
             "--engine memory"
         )
+    return engine

@@ -138,7 +138,7 @@ def _print_narrow(console: Console, headings: Sequence[str], rows: Sequence[Sequ
     table = _table(headings, rows)
     unlimited = console.options.update_width(UNLIMITED)
     if console.measure(table, options=unlimited).maximum > console.width:
-        headings, rows = [*headings[:2], *headings[4:]], [[*row[:2], *row[4:]] for row in rows]
+        headings, *rows = [[*row[:2], *row[4:]] for row in (headings, *rows)]
         table = _table(headings, rows)
     if console.measure(table, options=unlimited).maximum > console.width:
         table = _table(headings, [])

@@ -82,15 +82,17 @@ def correctness_of_prediction(prediction: Array, target: Array) -> tuple[Array, 
         raise ValueError("names classes in two ways: the prediction and the target must both be names or both numbers")
     if not is_text(prediction):
         return prediction == target, ()
-    one, other = (np.array([str(cell).strip() for cell in column.tolist()], str) for column in (prediction, target))
-    small = np.char.lower(one) == np.char.lower(other)
-    if not set(np.char.lower(one)) & set(np.char.lower(other)):
+    one = [str(cell).strip() for cell in prediction.tolist()]
+    other = [str(cell).strip() for cell in target.tolist()]
+    if not set(map(str.lower, one)) & set(map(str.lower, other)):
         raise ValueError(
-            f"no prediction is ever a class of the target: it has {few(sorted(set(one.tolist())))} against "
-            f"{few(sorted(set(other.tolist())))}"
+            f"no prediction is ever a class of the target: it has {few(sorted(set(one)))} against "
+            f"{few(sorted(set(other)))}"
         )
+    right = [a.lower() == b.lower() for a, b in zip(one, other, strict=True)]
+    exact = [a == b for a, b in zip(one, other, strict=True)]
     ignored = ("capital letters of predicted and true classes are ignored",)
-    return small, ignored * bool((small != (one == other)).any())
+    return np.array(right), ignored * (right != exact)
 
 
 def checked_values(
@@ -125,7 +127,8 @@ def _divided_by_sums(values: Array) -> tuple[Array, tuple[str, ...]]:
         return values, ()
     distributions(values, explained_by_rounding(values))
     divided = np.where(off[:, None], values / sums[:, None], values).astype(values.dtype, copy=False)
-    return divided, (renormalised(int(off.sum()), len(values), float(sums[off].min()), float(sums[off].max())),)
+    low, high = float(sums[off].min()), float(sums[off].max())
+    return divided, (renormalised(int(off.sum()), len(values), low, high),)
 
 
 def explained_by_rounding(values: Array) -> float:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from calibrant import inputs
 from calibrant.files.cells import LEFT_OUT, TRUE_AND_FALSE, Kind, called, few, number_of, numbers_of
 from calibrant.files.formats import Array
 
@@ -381,10 +380,9 @@ def class_indices(name: str, labels: Array, meaning: ClassLabels) -> Array:
     """Class indices of labels, by what they mean."""
     if meaning.keys is None:
         return numbers_of(name, labels)
-    words = isinstance(meaning.keys[0], str)
-    place = {key: k for k, key in enumerate(meaning.keys)}
-    cells = [str(cell).strip() for cell in labels.tolist()] if words else numbers_of(name, labels).tolist()
-    return np.array([place[cell] for cell in cells], np.int64)
+    if isinstance(meaning.keys[0], str):
+        return inputs.class_indices([str(cell).strip() for cell in labels.tolist()], meaning.keys)
+    return inputs.class_indices(numbers_of(name, labels), meaning.keys)
 
 
 def refuse_stray(name: str, labels: Array, count: int) -> None:

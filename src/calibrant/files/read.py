@@ -100,11 +100,11 @@ class Source:
         with naming(self.path), closing(_opened(self.path, names)) as opened:
             _check_columns(opened, names)
             found = opened.read(names)
-        rows = self.rows
-        if rows is None:
-            return found
-        # An array of another length, such as the names of classes, is not one of rows.
-        return {name: each[rows] if each.ndim == 1 and len(each) > rows.max() else each for name, each in found.items()}
+        if self.rows is not None:
+            for name, each in found.items():
+                if each.ndim == 1 and len(each) > self.rows.max():  # one of rows, and not the names of classes
+                    found[name] = each[self.rows]
+        return found
 
 
 def read_predictions(path: Path, names: Columns | None = None) -> Predictions:
@@ -320,15 +320,9 @@ def notices_of_start(path: Path, names: Columns, rows: int = 1000) -> tuple[str,
     with naming(path), closing(Table(path)) as table:
         table.limit(rows)
         layout = find_layout(table.names(), names)
-        columns = table.read([*layout.values, *([layout.prediction] if layout.prediction else [])])
-        numbers = _values(layout, columns)
-        found = _unused_weights(table.names(), names)
-        if layout.prediction is not None:
-            predicted = cells.filled(layout.prediction, columns[layout.prediction])
-            found += cells.looks_like_a_class(
-                layout.values[0], numbers, layout.prediction, predicted, percent=names.percent
-            )
-        return found + cells.looks_like_another_kind(layout.kind, numbers, name_of_values(layout, names), several=False)
+        start = _read(path, table, layout, names)
+        option = name_of_values(layout, names)
+        return start.notices + cells.looks_like_another_kind(layout.kind, start.values, option, several=False)
 
 
 def fits_in_memory(path: Path) -> bool:

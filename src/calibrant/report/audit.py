@@ -64,7 +64,9 @@ class Finding(Judgement):
         if self.factor is not None:
             low, high = self.factor.low, self.factor.high
             return f"by a factor of {self.factor.value:.2f} (95 % interval {low:.2f} to {high:.2f})"
-        low, high = (self.gap.low, self.gap.high) if self.gap.value > 0 else (-self.gap.high, -self.gap.low)
+        low, high = self.gap.low, self.gap.high
+        if self.gap.value <= 0:
+            low, high = -high, -low
         size = f"{100 * abs(self.gap.value):.2f} points on average"
         return f"by {size} (95 % interval {100 * low:z.2f} to {100 * high:z.2f})"
 
@@ -324,5 +326,5 @@ def audit_table(
     scores = Scores(sums.samples, sums.classes, tuple(entries))
     return Audit(
         name, TASKS[judged], sums.pairs, scores, {"gap": findings[0].gap}, findings, {}, None, "", bins,
-        convention, seed, notices=(*sums.notices, *notices, ABOUT_CELLS),
+        convention, seed, notices=tuple(dict.fromkeys((*sums.notices, *notices, ABOUT_CELLS))),
     )  # fmt: skip
