@@ -1,7 +1,6 @@
 """Writing files, whole or not at all: predictions as arrays or tables, and JSON."""
 
 import json
-import math
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -40,15 +39,8 @@ def write_json(path: Path, content: Any) -> None:
 
 def json_text(content: Any, *, ensure_ascii: bool = True) -> str:
     """Plain values as JSON; NaN and infinity, which JSON does not have, become null."""
-    return json.dumps(_finite(content), indent=2, allow_nan=False, ensure_ascii=ensure_ascii)
-
-
-def _finite(content: Any) -> Any:
-    if isinstance(content, dict):
-        return {key: _finite(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_finite(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
+    finite = json.loads(json.dumps(content), parse_constant=lambda _: None)
+    return json.dumps(finite, indent=2, ensure_ascii=ensure_ascii)
 
 
 def read_json(path: Path) -> Any:
