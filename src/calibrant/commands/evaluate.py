@@ -57,7 +57,7 @@ def evaluate_files(
     engine = _engine(paths, options, columns, report)
     if report is not None:
         from calibrant.report import write_report  # noqa: F401 (a missing package is an error now, not at the end)
-    with progress_bar("reading") as begin:
+    with progress_bar() as begin:
         audits = [_audit(path, name, engine, options, columns, begin) for path, name in zip(paths, names, strict=True)]
         begin("comparing")
         compared = _compare(audits, options) if engine == "memory" else []

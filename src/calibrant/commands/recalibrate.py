@@ -75,7 +75,7 @@ class Calibrated(NamedTuple):
 def recalibrate_file(fit: Path, apply: Path | None, how: Recalibration, names: Columns, *, as_json: bool) -> None:
     """Fit, apply, write, and print before and after."""
     out = _check_files(fit, apply, how)
-    with progress_bar("reading") as begin:
+    with progress_bar() as begin:
         training = read_source(fit, names)
         new = None if apply is None else read_source(apply, names)
         if training.labels is None:
@@ -115,7 +115,7 @@ def recalibrate_file(fit: Path, apply: Path | None, how: Recalibration, names: C
 def apply_file(saved: Path, path: Path, out: Path | None, names: Columns, *, as_json: bool) -> None:
     """Load, apply, write, and print before and after."""
     out = _output_of(path, out, (saved, path))
-    with progress_bar("reading") as begin:
+    with progress_bar() as begin:
         calibrator = _loaded(saved)
         source = read_source(path, names)
         known, positive = calibrator.labels_, names.positive

@@ -209,10 +209,10 @@ def plain(text: str) -> str:
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[str], Advance]]:
+def progress_bar() -> Iterator[Callable[[str], Advance]]:
     """A progress bar on the error stream: a function that begins a named task, and returns one to report its share."""
     with timed_bar(Console(stderr=True)) as progress:
-        task = progress.add_task(plain(what), total=None)
+        task = progress.add_task("reading", total=None)
 
         def begin(name: str) -> Advance:
             # Until the first share is known, the bar only shows activity.

@@ -373,7 +373,7 @@ def _view_json(connection: "DuckDBPyConnection", quoted: str) -> list[Column]:
 def _view_csv(
     connection: "DuckDBPyConnection", found: list[str], quoted: str, *, as_text: bool
 ) -> tuple[list[Column], tuple[str, ...]]:
-    header, *others = [read_header(Path(name)) for name in found]
+    header, *others = [_read_header(Path(name)) for name in found]
     for name, other in zip(found[1:], others, strict=True):
         if other != header:
             raise ValueError(
@@ -430,7 +430,7 @@ class Header(NamedTuple):
     encoding: str
 
 
-def read_header(path: Path) -> Header:
+def _read_header(path: Path) -> Header:
     """Read the first line of a CSV that is neither blank nor a comment; it must hold the names of the columns.
 
     DuckDB would take the first line that fits the rows below, and lose lines without a word.

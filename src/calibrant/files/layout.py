@@ -150,9 +150,10 @@ def is_harness(there: Sequence[str]) -> bool:
 def name_of_values(layout: Layout, columns: Columns) -> str:
     """What an option calls the values of a layout: their column, or what their columns begin with."""
     given: str | None = getattr(columns, layout.kind)
-    prefixes = (layout.kind, *OTHER_NAMES[layout.kind]) if len(layout.values) > 1 else ()
-    begins = (each for each in prefixes if len(_members(each, layout.values)) == len(layout.values))
-    return given or next(begins, layout.values[0])
+    if given is not None or len(layout.values) == 1:
+        return given or layout.values[0]
+    prefixes = _names_of(layout.kind, None)
+    return next(each for each in prefixes if len(_members(each, layout.values)) == len(layout.values))
 
 
 def _of_kind(kind: Kind, there: Sequence[str], columns: Columns) -> Layout | None:
@@ -280,9 +281,10 @@ def _in_order(found: set[str], column: str | None) -> tuple[tuple[str, ...], str
 
 def _named(column: str, names: Sequence[str]) -> int | None:
     """Class that the name of a column ends in, after a word for probabilities or logits; such as ``p_default``."""
-    words = ("p", "logits", *OTHER_NAMES["logits"], "probabilities", *OTHER_NAMES["probabilities"])
-    ends = [column, *(found[1] for word in words if (found := re.fullmatch(word + SEPARATED, column, re.IGNORECASE)))]
-    return next((k for k, name in enumerate(names) if name.lower() in map(str.lower, ends)), None)
+    ends = {column.lower()}
+    for word in (*_names_of("logits", None), *_names_of("probabilities", None)):
+        ends |= {end.lower() for end in _members(word, [column])}
+    return next((k for k, name in enumerate(names) if name.lower() in ends), None)
 
 
 def names_of_classes(columns: Columns, of_values: Sequence[str] | None, count: int) -> tuple[str, ...] | None:

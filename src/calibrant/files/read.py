@@ -63,7 +63,7 @@ class Source:
     rows: Array | None = None
     notices: tuple[str, ...] = ()
 
-    def predictions(self, minimum: int = 3) -> Predictions:
+    def predictions(self) -> Predictions:
         """Return checked predictions; what is doubtful is said in the notices, and not as a warning."""
         given: dict[str, Any] = {"sample_weight": self.weight, self.kind: self.values}
         if self.kind == "confidence":
@@ -72,7 +72,7 @@ class Source:
             given |= {"target": self.labels, "classes": self.names}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", InputWarning)
-            return predictions(minimum=minimum, name="an evaluation", **given)
+            return predictions(minimum=3, name="an evaluation", **given)
 
     def noting(self, *notices: str) -> "Source":
         """The same source with more notices."""
@@ -315,10 +315,10 @@ def _checked(source: Source, layout: Layout, names: Columns) -> Source:
     return source
 
 
-def notices_of_start(path: Path, names: Columns, rows: int = 1000) -> tuple[str, ...]:
+def notices_of_start(path: Path, names: Columns) -> tuple[str, ...]:
     """What is doubtful in the first rows of a table that is not read into memory."""
     with naming(path), closing(Table(path)) as table:
-        table.limit(rows)
+        table.limit(1000)
         layout = find_layout(table.names(), names)
         start = _read(path, table, layout, names)
         option = name_of_values(layout, names)
