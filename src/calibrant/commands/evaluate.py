@@ -139,10 +139,10 @@ def _audit(
     source = read_source(path, columns, labelled=True)
     with naming(path):
         given = source.predictions()
-    source.columns(options.columns)  # a missing one is an error before the audit takes its time
+    others = source.columns(options.columns)  # a missing one is an error before the audit takes its time
     found = audit(name, given, progress=begin(f"{name}: testing"), **asked)
     begin(f"{name}: groups and changes")
-    found = with_groups_and_changes(found, source, options, columns)
+    found = with_groups_and_changes(found, path, others, options, columns)
     return replace(found, notices=(*source.notices, *found.notices))
 
 

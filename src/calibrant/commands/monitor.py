@@ -4,7 +4,7 @@ import datetime
 import math
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrant.commands import Evaluation
-from calibrant.files import FileError, Source, naming, read_source, whole_or_not_at_all
-from calibrant.files.formats import TABLES, Table, explained, suffix_of, text
+from calibrant.files import FileError, naming, read_source, whole_or_not_at_all
+from calibrant.files.formats import TABLES, Array, Table, explained, suffix_of, text
 from calibrant.files.layout import Columns
 from calibrant.files.read import digest
 from calibrant.metrics import calibration_by_group, calibration_change, calibration_over_time
@@ -64,19 +64,20 @@ def _condition(text: str) -> Condition:
     return Condition(text, found[1], found[2], float(found[3]))
 
 
-def with_groups_and_changes(audit: Audit, source: Source, options: Evaluation, names: Columns) -> Audit:
+def with_groups_and_changes(
+    audit: Audit, path: Path, columns: Mapping[str, Array], options: Evaluation, names: Columns
+) -> Audit:
     """Add what was asked for to an audit: groups, time and the change since the baseline."""
     if not (options.groups or options.time or options.baseline):
         return audit
     if audit.task == "multi-label":
         raise FileError(
-            source.path,
+            path,
             "has several labels per sample, and --group, --time and --baseline judge one probability per sample: name "
             "the columns of one label with --probabilities and --target",
         )
     pairs = audit.judged
-    with naming(source.path):
-        columns = source.columns(options.columns)
+    with naming(path):
         if options.groups:
             groups = {name: _filled(columns[name]) for name in options.groups}
             only = groups[options.groups[0]] if len(groups) == 1 else groups
@@ -95,7 +96,7 @@ def with_groups_and_changes(audit: Audit, source: Source, options: Evaluation, n
     return audit
 
 
-def _filled(column: Any) -> Any:
+def _filled(column: Array) -> Array:
     """Group labels, with empty cells as a group of their own."""
     values, empty = np.ma.getdata(column), np.ma.getmaskarray(column)
     if empty.any():
