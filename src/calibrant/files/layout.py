@@ -104,6 +104,7 @@ class Layout:
     Attributes:
         kind: Kind of the values.
         values: Column of values, or one column for each class.
+        option: What an option calls the values: their column, or what their columns begin with.
         labels: Column of the true class, or of the correctness; one for each label if there are several; or none.
         prediction: Column of the predicted class, if the labels are true classes but the values only confidences.
         classes: Names of the classes, if the columns have them.
@@ -112,6 +113,7 @@ class Layout:
 
     kind: Kind
     values: tuple[str, ...]
+    option: str
     labels: tuple[str, ...] = ()
     prediction: str | None = None
     classes: tuple[str, ...] | None = None
@@ -147,17 +149,8 @@ def is_harness(there: Sequence[str]) -> bool:
     return "target" in there and not {*RESPONSES}.isdisjoint(there)
 
 
-def name_of_values(layout: Layout, columns: Columns) -> str:
-    """What an option calls the values of a layout: their column, or what their columns begin with."""
-    given: str | None = getattr(columns, layout.kind)
-    if given is not None or len(layout.values) == 1:
-        return given or layout.values[0]
-    prefixes = _names_of(layout.kind, None)
-    return next(each for each in prefixes if len(_members(each, layout.values)) == len(layout.values))
-
-
 def _of_kind(kind: Kind, there: Sequence[str], columns: Columns) -> Layout | None:
-    values, classes = _values(kind, there, getattr(columns, kind))
+    values, option, classes = _values(kind, there, getattr(columns, kind))
     if not values:
         return None
     target = _one("target", there, columns)
@@ -176,6 +169,7 @@ def _of_kind(kind: Kind, there: Sequence[str], columns: Columns) -> Layout | Non
     return Layout(
         kind,
         values,
+        option,
         labels=used.get("correct") or used.get("target", ()),
         prediction=next(iter(used.get("prediction", ())), None),
         classes=classes,
@@ -196,19 +190,20 @@ def _one(role: str, there: Sequence[str], columns: Columns) -> tuple[str, ...]:
     return next((found for name in _names_of(role, None) if (found := _called(name, there))), ())
 
 
-def _values(kind: Kind, there: Sequence[str], given: str | None) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    """Columns of the values of this kind, and the names of their classes."""
+def _values(kind: Kind, there: Sequence[str], given: str | None) -> tuple[tuple[str, ...], str, tuple[str, ...] | None]:
+    """Columns of the values of this kind, what an option calls them, and the names of their classes."""
     if given is not None and given in there:
-        return (given,), None
+        return (given,), given, None
     if given is not None and "," in given and set(listed := given.split(",")) <= set(there):
-        return tuple(listed), tuple(listed)
+        return tuple(listed), given, tuple(listed)
     for prefix in _names_of(kind, given):
         if given is None and (only := _called(prefix, there)):
-            return only, None
+            return only, only[0], None
         members = _members(prefix, there)
         if kind != "confidence" and len(members) > 1:
-            return _ordered(prefix, members)
-    return (), None
+            values, classes = _ordered(prefix, members)
+            return values, prefix, classes
+    return (), "", None
 
 
 def _called(name: str, there: Sequence[str]) -> tuple[str, ...]:

@@ -22,7 +22,6 @@ from calibrant.files.layout import (
     class_labels,
     find_layout,
     is_harness,
-    name_of_values,
     names_of_classes,
     refuse_stray,
     without_labels,
@@ -279,9 +278,8 @@ def _without_ignored(source: Source, ignored: int | None) -> Source:
 def _checked(source: Source, layout: Layout, names: Columns) -> Source:
     """Number the classes, check the values, and note what is doubtful."""
     kind, shape, labels, label = source.kind, source.values.shape, source.labels, str(source.label)
-    option = name_of_values(layout, names)
     several = labels is not None and labels.ndim > 1 and labels.shape == shape
-    values, changed = cells.checked_values(kind, source.values, option, percent=names.percent, several=several)
+    values, changed = cells.checked_values(kind, source.values, layout.option, percent=names.percent, several=several)
     source = replace(source, values=values)
     if names.positive is not None and (kind == "confidence" or (labels is not None and labels.ndim > 1)):
         raise ValueError(NOT_TWO)
@@ -303,7 +301,7 @@ def _checked(source: Source, layout: Layout, names: Columns) -> Source:
     if labels is not None and (names.ignore_index is None or labels.ndim == 1):
         refuse_stray(label, labels, 2 if several else count)
     source = replace(source, labels=labels, names=of_classes)
-    source = source.noting(*changed, *cells.looks_like_another_kind(kind, values, option, several=several))
+    source = source.noting(*changed, *cells.looks_like_another_kind(kind, values, layout.option, several=several))
     if several:
         source.predictions()  # says that a target is one-hot, before a command says that it has several labels
     elif labels is not None:
@@ -311,7 +309,7 @@ def _checked(source: Source, layout: Layout, names: Columns) -> Source:
             source = source.noting(cells.only_class(labels.flat[0], of_classes, label))
         if labels.ndim == 1 and not order_is_known and count == 2:
             counted = cells.counted_by_risk(kind, values, labels, source.weight)
-            source = source.noting(*cells.fits_other(option, of_classes[0] if of_classes else "0", *counted))
+            source = source.noting(*cells.fits_other(layout.option, of_classes[0] if of_classes else "0", *counted))
     return source
 
 
@@ -321,8 +319,8 @@ def notices_of_start(path: Path, names: Columns) -> tuple[str, ...]:
         table.limit(1000)
         layout = find_layout(table.names(), names)
         start = _read(path, table, layout, names)
-        option = name_of_values(layout, names)
-        return start.notices + cells.looks_like_another_kind(layout.kind, start.values, option, several=False)
+        more = cells.looks_like_another_kind(layout.kind, start.values, layout.option, several=False)
+        return start.notices + more
 
 
 def fits_in_memory(path: Path) -> bool:
