@@ -153,8 +153,12 @@ def looks_like_another_kind(kind: Kind, values: Array, option: str, *, several: 
     if values.dtype.kind not in "fiu":
         return ()
     rows = values if values.ndim < 3 else flattened(values)
-    found = mistaken(kind, rows[:, 0] if rows.shape[1:] == (1,) else rows, independent=several)
-    return (found + f": give --probabilities {option} if they are probabilities" * (kind == "logits"),) if found else ()
+    if rows.shape[1:] == (1,):
+        rows = rows[:, 0]
+    found = mistaken(kind, rows, independent=several)
+    if found and kind == "logits":
+        found += f": give --probabilities {option} if they are probabilities"
+    return (found,) if found else ()
 
 
 def looks_like_a_class(

@@ -43,10 +43,10 @@ def read_harness(table: Table) -> Answers:
     if "arguments" in there and any(_index(target, ()) is None for target in targets):
         texts = table.json("arguments")
     labels = [_index(target, _continuations(given)) for target, given in zip(targets, texts, strict=True)]
-    rows = [
-        row if row is not None and len(row) > 1 and label is not None else None
-        for row, label in zip(options, labels, strict=True)
-    ]
+    rows = []
+    for row, label in zip(options, labels, strict=True):
+        usable = row is not None and len(row) > 1 and label is not None
+        rows.append(row if usable else None)
     if not any(rows):
         raise ValueError(
             "has no row with a target and log-probabilities of options: of the harness, samples of multiple choice "

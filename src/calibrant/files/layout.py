@@ -161,11 +161,11 @@ def _of_kind(kind: Kind, there: Sequence[str], columns: Columns) -> Layout | Non
         used = {kind: values} | ({"target": target, "prediction": prediction} if compared else {"correct": correct})
     elif not target and (classes is not None or len(values) > 1):
         used["target"] = _one_each(there, columns.target, classes or [str(k) for k in range(len(values))])
-    said = [
-        f"{names[0]!r}{f' to {names[-1]!r}' * (len(names) > 1)} as {role}"
-        for role, names in used.items()
-        if names and getattr(columns, role) is None and not re.fullmatch(rf"{role}({SEPARATED})?", names[0], re.I)
-    ]
+    said = []
+    for role, names in used.items():
+        if names and getattr(columns, role) is None and not re.fullmatch(rf"{role}({SEPARATED})?", names[0], re.I):
+            others = f" to {names[-1]!r}" if len(names) > 1 else ""
+            said.append(f"{names[0]!r}{others} as {role}")
     return Layout(
         kind,
         values,

@@ -26,10 +26,10 @@ def check_output(path: Path, option: str, used: Iterable[Path | None]) -> None:
         if each is not None and is_table(each):
             with suppress(OSError, ValueError):  # reading it says what is wrong
                 files += map(Path, files_of(str(each)))
-        if str(real) in map(os.path.realpath, files) or any(
-            real.exists() and file.exists() and real.samefile(file) for file in files
-        ):
-            raise FileError(path, f"would be overwritten: choose another {option}")
+        for file in files:
+            is_same = real.exists() and file.exists() and real.samefile(file)
+            if is_same or os.path.realpath(file) == str(real):
+                raise FileError(path, f"would be overwritten: choose another {option}")
 
 
 def write_json(path: Path, content: Any) -> None:
