@@ -119,8 +119,9 @@ def reliability_diagram(
         axes.yaxis.set_major_formatter(percent_ticks())
         axes.grid(visible=False, axis="x")
 
-    plots = {draw_bins: 5, draw_histogram: 1} if ax is None else {draw_bins: 1}
-    return _drawn(plots, handles, title, ax)
+    if ax is not None:
+        return _drawn({draw_bins: 1}, handles, title, ax)
+    return _drawn({draw_bins: 5, draw_histogram: 1}, handles, title)
 
 
 def cumulative_plot(
