@@ -120,10 +120,7 @@ def apply(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line, or the given arguments.
-
-    Invalid input is reported in one line; Ctrl-C ends it without a traceback.
-    """
+    """Run the command line, or the given arguments; invalid input is reported in one line."""
     try:
         app(arguments, exit_on_error=False, print_error=False)
     except KeyboardInterrupt:

@@ -35,11 +35,7 @@ def of_tensor(tensor: "Tensor", name: str = "values") -> np.ndarray[Any, Any]:
 
 
 def opened(value: Any) -> Any:
-    """Return a data frame or a series behind narwhals' interface; None if it is neither.
-
-    Raises:
-        TypeError: If it is a lazy frame, whose values are not there yet.
-    """
+    """A data frame or a series behind narwhals' interface; None if it is neither. A lazy frame is a ``TypeError``."""
     if value is None or isinstance(value, PLAIN) or is_tensor(value):
         return None
     import narwhals.stable.v1 as nw
@@ -51,7 +47,7 @@ def opened(value: Any) -> Any:
 
 
 def as_array(value: Any, name: str = "values") -> Marks:
-    """Convert a data frame, a series, a list or an array to a NumPy array; what is missing becomes NaN or None."""
+    """A data frame, a series, a list or an array as a NumPy array; what is missing becomes NaN or None."""
     if is_tensor(value):
         return of_tensor(value, name)
     frame = opened(value)
@@ -66,12 +62,9 @@ def columns(value: Any) -> list[Any]:
 
 
 def like(given: Any, array: Marks, names: Sequence[Any] | None = None) -> Any:
-    """Convert an array to the kind of data frame or series that was given; leave it as it is if none was.
+    """An array as the kind of data frame or series that was given, with its index if it has one; else as it is.
 
-    Args:
-        given: A data frame or a series; an index, as pandas has it, is kept.
-        array: ``(N,)`` for a series or ``(N, C)`` for a data frame.
-        names: Names of the columns; if they are not as many as the columns, these keep the names they had.
+    Columns have these names; if there are not as many, they keep those they had.
     """
     frame = opened(given)
     if frame is None or array.ndim > 2:
@@ -91,12 +84,7 @@ def like(given: Any, array: Marks, names: Sequence[Any] | None = None) -> Any:
 
 
 def made(data: Mapping[str, Sequence[Any]], backend: str | None = None) -> Any:
-    """Return a data frame of these columns.
-
-    Args:
-        data: Values of each column.
-        backend: Library of the frame; by default the first of pandas, polars and pyarrow that is installed.
-    """
+    """A data frame of these columns, of the library ``backend``; by default of the first one that is installed."""
     installed = [name for name in ("pandas", "polars", "pyarrow") if find_spec(name) is not None]
     if backend is None and not installed:
         raise ImportError("a data frame needs pandas, polars or pyarrow: install one of them")
@@ -107,10 +95,7 @@ def made(data: Mapping[str, Sequence[Any]], backend: str | None = None) -> Any:
 
 
 def columns_of(results: Sequence[Any]) -> dict[str, Sequence[Any]]:
-    """Return a column for each field of results of one data class; of an interval its value and both ends.
-
-    Fields that are other results, such as a test, are left out.
-    """
+    """A column for each field of results of one data class; of an interval three; other results are left out."""
     found: dict[str, Sequence[Any]] = {}
     for field in fields(results[0]):
         values = [getattr(result, field.name) for result in results]
@@ -120,46 +105,3 @@ def columns_of(results: Sequence[Any]) -> dict[str, Sequence[Any]]:
             ends = {"": "value", "_low": "low", "_high": "high"}
             found |= {field.name + end: [getattr(value, part) for value in values] for end, part in ends.items()}
     return found
-
-
-def in_order(given: Any, labels: Sequence[Any] | None) -> Any:
-    """Values of a data frame with its columns in the order of the labels, if these are their names; else as given.
-
-    Raises:
-        ValueError: If only some of the labels are names of columns.
-    """
-    own = [str(name) for name in columns(given)]
-    names = [str(label) for label in (range(len(own)) if labels is None else labels)]
-    if len(own) < 2 or own == names or not set(own) & set(names):
-        return given
-    if set(own) != set(names):
-        raise ValueError(f"the columns {own} are not the classes {names}: name all columns after the classes, or none")
-    return as_array(given)[:, [own.index(name) for name in names]]
-
-
-def class_indices(target: Any, labels: Sequence[Any], ignore_index: int | None = None) -> Marks:
-    """Positions of the targets in ``labels``; raises ``ValueError`` for one that is not among them."""
-    array = as_array(target)
-    place = {label: index for index, label in enumerate(labels)}
-    if ignore_index is not None:
-        place.setdefault(ignore_index, ignore_index)
-    try:
-        indices = [place[label] for label in array.ravel().tolist()]
-    except KeyError as unknown:
-        known = ", ".join(repr(label) for label in list(labels)[:5]) + (", ..." if len(labels) > 5 else "")
-        raise ValueError(
-            f"target holds {unknown.args[0]!r}, which is not one of the {len(labels)} classes {known}: "
-            "pass classes= with the label of every column, in their order"
-        ) from None
-    return np.array(indices, dtype=np.int64).reshape(array.shape)
-
-
-def has_names(target: Any) -> bool:
-    """Whether the targets are names, strings for example, rather than numbers."""
-    if is_tensor(target):
-        return False
-    array = target if type(target) is np.ndarray else as_array(target)
-    if array.dtype.kind == "O":
-        values = array.ravel()
-        return len(values) > 0 and not all(isinstance(value, int | float | np.number) for value in values[:100])
-    return array.dtype.kind not in "biuf"

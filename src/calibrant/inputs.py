@@ -1,8 +1,7 @@
 """The border: arrays, tensors, data frames and lists are converted and checked here once, and trusted everywhere else.
 
 The predictions of the metrics and the samples of post-hoc methods come from :func:`rows_of`; logits to be calibrated
-from :func:`logit_rows`, and :func:`in_container` gives a result the container and the shape of its input. Options are
-checked by ``check_range``, ``check_count`` and ``check_choice``. Nothing here needs torch.
+from :func:`logit_rows`, and :func:`in_container` gives a result the container and the shape of its input.
 """
 
 import sys
@@ -122,16 +121,13 @@ def sum_to_one(rows: Array) -> bool:
 def looks_like_probabilities(logits: Array, *, of_one: bool = True, logs: bool = False) -> bool:
     """Whether logits of 8 samples or more are probably probabilities: the one rule for all of the package.
 
-    Args:
-        logits: ``(N, C)``: rows that sum to 1; or of two classes, a column of zeros and one in [0, 1]. Or ``(N,)`` of
-            independent logits: all in [0, 1], and not all 0.
-        of_one: Take binary logits that all lie in [0, 1] for probabilities. Those of a trained network do not, and
-            those of an untrained one may.
-        logs: Take logarithms of probabilities for them too. They are correct logits, but nothing divides them.
+    Rows of ``(N, C)`` sum to 1. Logits ``(N,)``, or a column of two beside zeros, all lie in [0, 1]: those of a trained
+    network do not, those of an untrained one may, and without ``of_one`` they pass. With ``logs``, logarithms of
+    probabilities count too: they are correct logits, but nothing divides them.
     """
-    some = logits[:: max(1, len(logits) // 1000)]
     if len(logits) < LIKE_ROWS:
         return False
+    some = logits[:: max(1, len(logits) // 1000)]
     binary = some.ndim == 1 or (some.shape[1] == 2 and not some[:, 0].any())
     if binary and not of_one:
         return False
@@ -144,10 +140,7 @@ def looks_like_probabilities(logits: Array, *, of_one: bool = True, logs: bool =
 def mistaken(name: str, values: Array, independent: bool = False) -> str:
     """What is probably wrong with logits that look like probabilities, or probabilities that are all 1; or nothing.
 
-    Args:
-        name: ``"logits"`` or ``"probabilities"``.
-        values: ``(N, C)``, or ``(N,)`` of class 1 of two.
-        independent: Whether each column is a label of its own.
+    With ``independent``, each column is a label of its own.
     """
     if name == "probabilities":
         ones = values.ndim == 1 and len(values) > 2 and bool((values == 1).all())
@@ -199,14 +192,7 @@ def in_unit_interval(
     percentages: str = "divide by 100 if they are percentages",
     logits: str = "pass logits=",
 ) -> Array:
-    """Values in [0, 1], those that rounding has pushed past its ends put back, or raise an error with a remedy.
-
-    Args:
-        name: What the error calls them.
-        values: An array of any shape.
-        percentages: Remedy if they are percentages.
-        logits: Remedy if they are logits.
-    """
+    """Values in [0, 1], those that rounding has pushed past its ends put back; or an error with one of the remedies."""
     if values.size == 0:
         return values
     low, high = float(values.min()), float(values.max())
@@ -286,7 +272,7 @@ def rows_of(
         target: Class indices or names, the shape of the values without the classes; or 0 and 1 of the same shape.
         sample_weight: The shape of the values without the classes.
         classes: Names of the classes.
-        ignore_index: Label of what is left out; None to leave out nothing.
+        ignore_index: Label of what is left out, if any.
         multi_label: Whether each class is a label of its own; None to decide by the target.
     """
     check_ignore_index(ignore_index)
@@ -296,11 +282,12 @@ def rows_of(
     binary = values.ndim == 1 or values.shape[1] == 1
     values = values[:, np.newaxis] if values.ndim == 1 else values
     shape = values.shape[:1] + values.shape[2:]
-    labels = _column_names(given)
+    columns = frames.columns(given)
+    labels = None if len(columns) < 2 or columns == list(range(len(columns))) else columns
     if classes is not None:
         labels = list(classes if isinstance(classes, tuple) else frames.as_array(classes).tolist())
     weight = None if sample_weight is None else checked_weight(sample_weight, shape)
-    found = _labels(frames.in_order(target, labels), labels, classes is not None, ignore_index)
+    found = _labels(in_order(target, labels), labels, classes is not None, ignore_index)
     if not multi_label and found.shape == values.shape and values.shape[1] == 1:
         found = found[:, 0]
     elif multi_label and found.shape == shape and binary:
@@ -352,6 +339,17 @@ def positive_weight(weight: Array) -> Array:
     return weight
 
 
+def has_names(target: Any) -> bool:
+    """Whether the targets are names, strings for example, rather than numbers."""
+    if is_tensor(target):
+        return False
+    array = target if type(target) is np.ndarray else frames.as_array(target)
+    if array.dtype.kind == "O":
+        values = array.ravel()
+        return len(values) > 0 and not all(isinstance(value, int | float | np.number) for value in values[:100])
+    return array.dtype.kind not in "biuf"
+
+
 def class_names(target: Values, given: Values, count: int) -> list[Any]:
     """Labels of the columns if the target holds names: those of a data frame's columns, else the sorted names.
 
@@ -377,14 +375,39 @@ def class_names(target: Values, given: Values, count: int) -> list[Any]:
         ) from None
 
 
+def class_indices(target: Any, labels: Sequence[Any], ignore_index: int | None = None) -> Marks:
+    """Positions of the targets in ``labels``; raises ``ValueError`` for one that is not among them."""
+    array = frames.as_array(target)
+    place = {label: index for index, label in enumerate(labels)}
+    if ignore_index is not None:
+        place.setdefault(ignore_index, ignore_index)
+    try:
+        indices = [place[label] for label in array.ravel().tolist()]
+    except KeyError as unknown:
+        known = ", ".join(repr(label) for label in list(labels)[:5]) + (", ..." if len(labels) > 5 else "")
+        raise ValueError(
+            f"target holds {unknown.args[0]!r}, which is not one of the {len(labels)} classes {known}: "
+            "pass classes= with the label of every column, in their order"
+        ) from None
+    return np.array(indices, dtype=np.int64).reshape(array.shape)
+
+
+def in_order(given: Any, labels: Sequence[Any] | None) -> Any:
+    """Values of a data frame with its columns in the order of the labels, if these are their names; else as given."""
+    own = [str(name) for name in frames.columns(given)]
+    names = [str(label) for label in (range(len(own)) if labels is None else labels)]
+    if len(own) < 2 or own == names or not set(own) & set(names):
+        return given
+    if set(own) != set(names):
+        raise ValueError(f"the columns {own} are not the classes {names}: name all columns after the classes, or none")
+    return frames.as_array(given)[:, [own.index(name) for name in names]]
+
+
 def logit_rows(given: Any, *, one_is_binary: bool = True) -> Any:
-    """Logits to be calibrated as ``(N, C)`` rows, at least float32.
+    """Logits as for :func:`rows_of`, to be calibrated, as ``(N, C)`` rows, at least float32.
 
-    A tensor stays a tensor, on its device and with its graph, and its values are not looked at.
-
-    Args:
-        given: ``(N, C)``, dense ``(N, C, d1, ...)``, or ``(N,)`` or ``(N, 1, ...)`` of class 1 of two.
-        one_is_binary: Whether one column is the logit of class 1 of two, with a 0 for class 0.
+    A tensor stays one, on its device and with its graph, and its values are not looked at. If ``one_is_binary``, one
+    column is the logit of class 1 of two, and gets a 0 for class 0.
     """
     if not is_tensor(given):
         values: Any = numbers("logits", given)
@@ -408,11 +431,8 @@ def logit_rows(given: Any, *, one_is_binary: bool = True) -> Any:
 def in_container(given: Any, rows: Any, labels: Sequence[Any] | None = None, *, of_logits: bool = False) -> Any:
     """Rows of classes in the container that the logits came in: a tensor, an array or a data frame, dense if they were.
 
-    Args:
-        given: The logits as passed to :func:`logit_rows`.
-        rows: ``(N, C)``, or ``(N,)`` with one value for each sample; a tensor or an array.
-        labels: Names of the classes, which name the columns of a data frame.
-        of_logits: Whether these are logits again, which have one column if the given ones had.
+    Rows are ``(N, C)``, or ``(N,)`` with one value for each sample; labels name the columns of a data frame. Logits
+    again (``of_logits``) have one column if the given ones had.
     """
     shape = tuple(np.shape(given))
     if of_logits and (len(shape) < 2 or shape[1] == 1):
@@ -436,19 +456,13 @@ def flattened(values: Any) -> Any:
     return last.reshape(-1, values.shape[1])
 
 
-def _column_names(given: Values) -> list[Any] | None:
-    """Names of the columns of a data frame; None if there are none, or they only count the columns."""
-    names = frames.columns(given)
-    return None if len(names) < 2 or names == list(range(len(names))) else names
-
-
 def _labels(target: Values, names: list[Any] | None, named: bool, ignore_index: int | None) -> IndexArray:
     """Class indices of a target that holds indices, names, or the numbers that ``classes=`` gave the classes."""
-    if frames.has_names(target):
+    if has_names(target):
         if names is None:
             example = frames.as_array(target).ravel().tolist()[0]
             raise ValueError(f"target holds names, such as {example!r}: pass classes= with the name of every column")
-        return frames.class_indices(target, [str(name) for name in names], ignore_index)
+        return class_indices(target, [str(name) for name in names], ignore_index)
     labels = as_array("target", target)
     if labels.dtype.kind == "f" and not (labels == labels.round()).all():
         missing = int(np.isnan(labels).sum())
@@ -456,7 +470,7 @@ def _labels(target: Values, names: list[Any] | None, named: bool, ignore_index: 
         raise TypeError(f"target must hold whole class indices, got {kind}")
     labels = labels.astype(np.int64, copy=False)
     if named and names is not None and labels.ndim == 1 and not any(isinstance(name, str) for name in names):
-        return frames.class_indices(labels, names, ignore_index)
+        return class_indices(labels, names, ignore_index)
     return labels
 
 

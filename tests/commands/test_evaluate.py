@@ -154,10 +154,16 @@ def test_the_report_is_written_whole(files: dict[str, Path], tmp_path: Path, cap
     assert [path.name for path in report.parent.iterdir()] == ["out.html"]
 
 
-def test_results_are_printed_where_the_report_cannot_be_written(files: dict[str, Path], capsys: Screen) -> None:
-    found = ended(capsys, "evaluate", files["sharp"], "--report", files["sharp"] / "x.html", "--draws", 20)
+def test_results_are_printed_where_the_report_cannot_be_written(
+    files: dict[str, Path], capsys: Screen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    found = ended(capsys, "evaluate", files["sharp"], "--report", files["sharp"].parent / "x.html", "--draws", 20)
     assert (found.status, found.error.count("\n")) == (2, 1)
-    assert "x.html" in found.error
+    assert "x.html: cannot be written: No space left" in found.error
     assert found.shown.startswith("sharp: Over-confident")
 
 
@@ -180,6 +186,9 @@ BAD: dict[str, tuple[list[str], str]] = {
     "no file": ([], "at least one file"),
     "twice": (["sharp.npz", "./sharp.npz"], "twice"),
     "overwrite": (["sharp.npz", "--report", "sharp.npz"], "choose another --report"),
+    "place of the report": (["sharp.npz", "--report", "sharp.npz/x.html"], "sharp.npz is a file, not a folder"),
+    "report is a folder": (["sharp.npz", "--report", "."], ".: is a folder"),
+    "place of the history": (["sharp.npz", "--history", "soft.npz/a/b.csv"], "soft.npz is a file, not a folder"),
     "engine": (["sharp.npz", "--engine", "duckdb"], "(.csv"),
     "report beyond memory": (["pairs.csv", "--engine", "duckdb", "--report", "x.html"], "--report"),
     "groups beyond memory": (["pairs.csv", "--engine", "duckdb", "--group", "x"], "--group"),

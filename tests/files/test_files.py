@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from calibrant import metrics
-from calibrant.files import FileError, fits_in_memory, read_predictions, whole_or_not_at_all, write_predictions
+from calibrant.files import FileError, read_predictions, whole_or_not_at_all, write_predictions
 from calibrant.files.layout import Columns
+from calibrant.files.read import fits_in_memory
 
 pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pytest.importorskip("pyarrow.parquet")

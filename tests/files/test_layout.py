@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from calibrant.files import FileError, Source, read_predictions, read_source, write_calibrated
+from calibrant.files import FileError, Source, read_predictions, read_source
 from calibrant.files.layout import Columns
+from calibrant.files.write import write_calibrated
 from calibrant.metrics.scale import statistics_duckdb
 
 CONFIDENCE = [0.9, 0.5, 0.7]

@@ -32,9 +32,11 @@ from calibrant.commands.terminal import (
     say_path,
     show_notices,
 )
-from calibrant.files import FileError, digest, fits_in_memory, naming, read_source, refuse_overwriting
+from calibrant.files import FileError, naming, read_source
 from calibrant.files.formats import TABLES, is_table
 from calibrant.files.layout import Columns
+from calibrant.files.read import digest, fits_in_memory
+from calibrant.files.write import check_output
 from calibrant.metrics import compare
 from calibrant.metrics.intervals import Comparison
 from calibrant.report import audit
@@ -52,12 +54,10 @@ def evaluate_files(
     conditions = parse_conditions(options)
     _check_files(paths, report, options)
     names = model_names(paths)
-    engine = _engine(paths, options.engine)
-    if engine != "memory":
-        _check_engine(engine, options, columns, report)
+    engine = _engine(paths, options, columns, report)
     if report is not None:
         from calibrant.report import write_report  # noqa: F401 (a missing package is an error now, not at the end)
-    with progress_bar("reading") as begin:
+    with progress_bar() as begin:
         audits = [_audit(path, name, engine, options, columns, begin) for path, name in zip(paths, names, strict=True)]
         begin("comparing")
         compared = _compare(audits, options) if engine == "memory" else []
@@ -82,7 +82,8 @@ def _write(
         from calibrant.report.page import Provenance, write_report
 
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-        made = Provenance(now, shlex.join(["calibrant", *sys.argv[1:]]), [(str(path), digest(path)) for path in paths])
+        command = shlex.join(["calibrant", *sys.argv[1:]])
+        made = Provenance(now, command, [(str(path), digest(path)) for path in paths])
         write_report(report, audits, compared, made=made)
     if history is not None:
         append_history(history, audits, paths)
@@ -103,11 +104,11 @@ def _check_files(paths: Sequence[Path], report: Path | None, options: Evaluation
     if len({os.path.realpath(path) for path in paths}) < len(paths):
         raise ValueError("the same file is given twice")
     if report is not None:
-        refuse_overwriting(report, "--report", (*paths, options.baseline))
+        check_output(report, "--report", (*paths, options.baseline))
         if report.suffix.lower() not in (".html", ".htm"):
             raise FileError(report, "the report is an HTML page: choose a name that ends in .html")
     if options.history is not None:
-        refuse_overwriting(options.history, "--history", (*paths, options.baseline, report))
+        check_output(options.history, "--history", (*paths, options.baseline, report))
         check_history(options.history)
 
 
@@ -138,10 +139,10 @@ def _audit(
     source = read_source(path, columns, labelled=True)
     with naming(path):
         given = source.predictions()
-    source.columns(options.columns)  # a missing one is an error before the audit takes its time
+    others = source.columns(options.columns)  # a missing one is an error before the audit takes its time
     found = audit(name, given, progress=begin(f"{name}: testing"), **asked)
     begin(f"{name}: groups and changes")
-    found = with_groups_and_changes(found, source, options, columns)
+    found = with_groups_and_changes(found, path, others, options, columns)
     return replace(found, notices=(*source.notices, *found.notices))
 
 
@@ -182,19 +183,17 @@ def _show(audits: list[Audit], compared: Sequence[Compared], console: Console) -
         show_notices(console, one.notices, about)
 
 
-def _engine(paths: Sequence[Path], wished: Engine) -> Engine:
-    """How to read the files: all in memory, or all with SQL."""
-    if wished == "auto":
+def _engine(paths: Sequence[Path], options: Evaluation, columns: Columns, report: Path | None) -> Engine:
+    """How to read the files: all in memory, or all with SQL; an error about options that need the samples."""
+    engine = options.engine
+    if engine == "auto":
         large = [path for path in paths if is_table(path) and not fits_in_memory(path)]
-        wished = "duckdb" if large else "memory"
-    for path in paths if wished != "memory" else ():
+        engine = "duckdb" if large else "memory"
+    if engine == "memory":
+        return engine
+    for path in paths:
         if not is_table(path):
-            raise FileError(path, f"{wished} reads only tables ({', '.join(TABLES)}): evaluate it separately")
-    return wished
-
-
-def _check_engine(engine: Engine, options: Evaluation, columns: Columns, report: Path | None) -> None:
-    """Raise an error about options that need the samples."""
+            raise FileError(path, f"{engine} reads only tables ({', '.join(TABLES)}): evaluate it separately")
     beyond = f"in memory, not in {engine}: leave"
     if report is not None:
         raise ValueError(f"--report needs the samples {beyond} it out, or choose --engine memory")
@@ -203,3 +202,4 @@ def _check_engine(engine: Engine, options: Evaluation, columns: Columns, report:
             f"--group, --time, --baseline, --history and --weight need the samples {beyond} them out, or choose "
             "--engine memory"
         )
+    return engine

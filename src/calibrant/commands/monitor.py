@@ -4,7 +4,7 @@ import datetime
 import math
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrant.commands import Evaluation
-from calibrant.files import FileError, Source, digest, naming, read_source, whole_or_not_at_all
-from calibrant.files.formats import TABLES, Table, explained, suffix_of, text
+from calibrant.files import FileError, naming, read_source, whole_or_not_at_all
+from calibrant.files.formats import TABLES, Array, Table, explained, suffix_of, text
 from calibrant.files.layout import Columns
+from calibrant.files.read import digest
 from calibrant.metrics import calibration_by_group, calibration_change, calibration_over_time
 from calibrant.metrics.predictions import views
 from calibrant.metrics.registry import METRICS, number
@@ -24,6 +25,7 @@ from calibrant.report.audit import Audit
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 EVENTS = ("rejected", "worse-than-baseline", "changed")
 HISTORY_SUFFIXES = (".parquet", ".csv")
 HISTORY_SCORES = ("accuracy", "mean_confidence", "gap", "ece", "smooth_ece", "esd", "log_loss", "brier")
@@ -41,50 +43,41 @@ class Condition(NamedTuple):
 
 
 def parse_conditions(options: Evaluation) -> list[Condition]:
-    """The conditions of ``--fail-if``."""
-    conditions = [parse_condition(text) for text in options.fail_if]
+    """The conditions of ``--fail-if``: events, or scores and limits such as ``ece > 0.05``."""
+    conditions = [_condition(text) for text in options.fail_if]
     for condition in conditions:
         if condition.key in ("worse-than-baseline", "changed") and options.baseline is None:
             raise ValueError(f"--fail-if {condition.key} needs a --baseline FILE")
     return conditions
 
 
-def parse_condition(text: str) -> Condition:
-    """Parse a condition, such as ``ece > 0.05``.
-
-    Example:
-        >>> parse_condition("ece > 0.05")
-        Condition(text='ece > 0.05', key='ece', compared='>', limit=0.05)
-    """
+def _condition(text: str) -> Condition:
     if text.strip() in EVENTS:
         return Condition(text.strip(), text.strip())
-    found = re.fullmatch(r"\s*(\w+)\s*(>=|<=|>|<)\s*([-+\d.eE]+)\s*", text)
     known = [key for key, metric in METRICS.items() if metric.evaluated]
-    try:
-        limit = float(found[3]) if found else 0.0
-    except ValueError:
-        found = None
-    if not found or found[1] not in known:
+    found = re.fullmatch(rf"\s*({'|'.join(known)})\s*(>=|<=|>|<)\s*({NUMBER})\s*", text)
+    if not found:
         raise ValueError(
             f"--fail-if {text!r}: expected {', '.join(EVENTS)}, or a score and a limit such as 'ece > 0.05'; the "
             f"scores are {', '.join(known)}, as shares rather than percentages"
         )
-    return Condition(text, found[1], found[2], limit)
+    return Condition(text, found[1], found[2], float(found[3]))
 
 
-def with_groups_and_changes(audit: Audit, source: Source, options: Evaluation, names: Columns) -> Audit:
+def with_groups_and_changes(
+    audit: Audit, path: Path, columns: Mapping[str, Array], options: Evaluation, names: Columns
+) -> Audit:
     """Add what was asked for to an audit: groups, time and the change since the baseline."""
     if not (options.groups or options.time or options.baseline):
         return audit
     if audit.task == "multi-label":
         raise FileError(
-            source.path,
+            path,
             "has several labels per sample, and --group, --time and --baseline judge one probability per sample: name "
             "the columns of one label with --probabilities and --target",
         )
     pairs = audit.judged
-    with naming(source.path):
-        columns = source.columns(options.columns)
+    with naming(path):
         if options.groups:
             groups = {name: _filled(columns[name]) for name in options.groups}
             only = groups[options.groups[0]] if len(groups) == 1 else groups
@@ -103,7 +96,7 @@ def with_groups_and_changes(audit: Audit, source: Source, options: Evaluation, n
     return audit
 
 
-def _filled(column: Any) -> Any:
+def _filled(column: Array) -> Array:
     """Group labels, with empty cells as a group of their own."""
     values, empty = np.ma.getdata(column), np.ma.getmaskarray(column)
     if empty.any():

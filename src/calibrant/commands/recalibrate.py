@@ -11,42 +11,17 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from rich.console import Console
 
+from calibrant import posthoc
 from calibrant.commands import Recalibration
-from calibrant.commands.terminal import (
-    plain,
-    print_json,
-    print_scores,
-    progress_bar,
-    say,
-    say_path,
-    show_notices,
-)
-from calibrant.files import (
-    WRITTEN,
-    Array,
-    FileError,
-    Source,
-    naming,
-    output_beside,
-    read_source,
-    refuse_overwriting,
-    write_calibrated,
-)
+from calibrant.commands.terminal import plain, print_json, print_scores, progress_bar, say, say_path, show_notices
+from calibrant.files import FileError, Source, naming, read_source
 from calibrant.files.cells import few
-from calibrant.files.formats import suffix_of
+from calibrant.files.formats import Array, suffix_of
 from calibrant.files.layout import Columns
+from calibrant.files.write import WRITTEN, check_output, output_beside, write_calibrated
 from calibrant.metrics import InputWarning, predictions
 from calibrant.metrics.evaluate import Scores
-from calibrant.posthoc import (
-    AutoCalibration,
-    Calibrator,
-    FitWarning,
-    PriorShift,
-    TemperatureScaling,
-    load,
-    logits_from_probabilities,
-)
-from calibrant.posthoc import save as save_calibrator
+from calibrant.posthoc import AutoCalibration, Calibrator, FitWarning, PriorShift, TemperatureScaling
 from calibrant.posthoc.map import Affine, Logits
 from calibrant.posthoc.prior import Estimate
 from calibrant.posthoc.registry import METHODS
@@ -73,7 +48,13 @@ def _unfitted(how: Recalibration) -> Calibrator:
     if how.prior is not None:
         if how.accuracy == "keep":
             raise ValueError("--prior may change predictions: leave out --accuracy keep")
-        return PriorShift(None if _estimate(how) else _frequencies(how.prior), how.method)
+        try:
+            prior = None if _estimate(how) else [float(part) for part in how.prior.split(",")]
+        except ValueError:
+            raise ValueError(
+                f"--prior {how.prior!r}: expected em, confusion, or a frequency for each class such as 0.9,0.1"
+            ) from None
+        return PriorShift(prior, how.method)
     if how.method == "auto":
         return AutoCalibration(accuracy=how.accuracy)
     if how.accuracy == "keep" and how.method not in KEEPING:
@@ -81,19 +62,11 @@ def _unfitted(how: Recalibration) -> Calibrator:
     return METHODS[how.method]()
 
 
-def _frequencies(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError(
-            f"--prior {text!r}: expected em, confusion, or a frequency for each class such as 0.9,0.1"
-        ) from None
-
-
 class Calibrated(NamedTuple):
-    """Calibrated predictions of a file; scores before and after, if the target is known and not too short."""
+    """Calibrated predictions of a file, and where they go; scores before and after, if there are enough labels."""
 
     source: Source
+    out: Path
     probabilities: Array
     notices: list[str]
     scores: dict[str, Scores]
@@ -102,7 +75,7 @@ class Calibrated(NamedTuple):
 def recalibrate_file(fit: Path, apply: Path | None, how: Recalibration, names: Columns, *, as_json: bool) -> None:
     """Fit, apply, write, and print before and after."""
     out = _check_files(fit, apply, how)
-    with progress_bar("reading") as begin:
+    with progress_bar() as begin:
         training = read_source(fit, names)
         new = None if apply is None else read_source(apply, names)
         if training.labels is None:
@@ -110,9 +83,9 @@ def recalibrate_file(fit: Path, apply: Path | None, how: Recalibration, names: C
         begin(f"fitting {how.method}")
         calibrator, notices = _fitted(how, training)
         done = None
-        if new is not None:
+        if new is not None and out is not None:
             begin("applying")
-            done = _calibrated(calibrator, new, training.kind, _estimate(how))
+            done = _calibrated(calibrator, new, out, training.kind, _estimate(how))
             notices += done.notices
             if os.path.realpath(fit) == os.path.realpath(new.path):
                 notices.append(
@@ -121,9 +94,9 @@ def recalibrate_file(fit: Path, apply: Path | None, how: Recalibration, names: C
                 )
         begin("writing")
         if how.save is not None:
-            save_calibrator(calibrator, how.save, inputs=training.kind)
-        if done is not None and out is not None:
-            write_calibrated(out, done.source, done.probabilities)
+            posthoc.save(calibrator, how.save, inputs=training.kind)
+        if done is not None:
+            write_calibrated(done.out, done.source, done.probabilities)
     found = f" {calibrator.temperature_:.4g}" if isinstance(calibrator, TemperatureScaling) else ""
     said = [f"[bold]{how.method}{found}[/], fitted on {plain(str(fit))}."]
     inner = calibrator.calibrator if isinstance(calibrator, PriorShift) else calibrator
@@ -134,7 +107,7 @@ def recalibrate_file(fit: Path, apply: Path | None, how: Recalibration, names: C
     fitted = {"method": how.method, **fitted_numbers(calibrator)}
     if how.save is not None:
         fitted["calibrator"] = str(how.save)
-    _show(said, fitted, list(dict.fromkeys(notices)), done, out, as_json=as_json)
+    _show(said, fitted, list(dict.fromkeys(notices)), done, as_json=as_json)
     if how.save is not None and not as_json:
         say_path(Console(), "Saved", how.save)
 
@@ -142,7 +115,7 @@ def recalibrate_file(fit: Path, apply: Path | None, how: Recalibration, names: C
 def apply_file(saved: Path, path: Path, out: Path | None, names: Columns, *, as_json: bool) -> None:
     """Load, apply, write, and print before and after."""
     out = _output_of(path, out, (saved, path))
-    with progress_bar("reading") as begin:
+    with progress_bar() as begin:
         calibrator = _loaded(saved)
         source = read_source(path, names)
         known, positive = calibrator.labels_, names.positive
@@ -152,34 +125,28 @@ def apply_file(saved: Path, path: Path, out: Path | None, names: Columns, *, as_
                 f"{known[-1]!r}: leave it out, or give 1 minus the probabilities"
             )  # fmt: skip
         begin("applying")
-        done = _calibrated(calibrator, source, read_header(saved).get("inputs"))
+        done = _calibrated(calibrator, source, out, read_header(saved).get("inputs"))
         begin("writing")
-        write_calibrated(out, done.source, done.probabilities)
+        write_calibrated(done.out, done.source, done.probabilities)
     method = type(calibrator).__name__
     said = [f"[bold]{method}[/] from {plain(str(saved))}."]
-    _show(said, {"method": method, "calibrator": str(saved)}, done.notices, done, out, as_json=as_json)
+    _show(said, {"method": method, "calibrator": str(saved)}, done.notices, done, as_json=as_json)
 
 
 def _show(
-    said: Sequence[str],
-    fitted: dict[str, Any],
-    notices: Sequence[str],
-    done: Calibrated | None,
-    out: Path | None,
-    *,
-    as_json: bool,
+    said: Sequence[str], fitted: dict[str, Any], notices: Sequence[str], done: Calibrated | None, *, as_json: bool
 ) -> None:
     """Print what was fitted, the scores before and after, and where the probabilities are."""
     scores = {} if done is None else done.scores
     if as_json:
         plain_scores = {name: scores[name].to_dict() if name in scores else None for name in ("before", "after")}
-        print_json({**fitted, "notices": notices, "out": None if out is None else str(out), **plain_scores})
+        print_json({**fitted, "notices": notices, "out": None if done is None else str(done.out), **plain_scores})
         return
     console = Console()
     for sentence in said:
         say(console, sentence, markup=True)
     show_notices(console, notices)
-    if done is None or out is None:
+    if done is None:
         return
     path = str(done.source.path)
     if scores:
@@ -187,7 +154,7 @@ def _show(
     else:
         lacks = "has no target" if done.source.labels is None else f"has fewer than {SCORED_ROWS} rows"
         say(console, f"{path} {lacks}, so there are no scores to show.")
-    say_path(console, "Written", out)
+    say_path(console, "Written", done.out)
 
 
 def _check_files(fit: Path, apply: Path | None, how: Recalibration) -> Path | None:
@@ -203,7 +170,7 @@ def _check_files(fit: Path, apply: Path | None, how: Recalibration) -> Path | No
         )
     written = None if apply is None else _output_of(apply, how.out, inputs)
     if how.save is not None:
-        refuse_overwriting(how.save, "--save", inputs)
+        check_output(how.save, "--save", inputs)
         if how.save.suffix.lower() != ".safetensors":
             raise FileError(how.save, "expected a name that ends in .safetensors")
     return written
@@ -248,7 +215,7 @@ def _mixture(auto: AutoCalibration) -> str:
 def _loaded(path: Path) -> Calibrator:
     try:
         with naming(path):
-            found = load(path)
+            found = posthoc.load(path)
     except OSError as error:
         raise FileError(path, f"cannot be read: {error.strerror or error}") from error
     if not isinstance(found, Calibrator):
@@ -263,14 +230,14 @@ def _loaded(path: Path) -> Calibrator:
 def _output_of(path: Path, out: Path | None, inputs: Sequence[Path]) -> Path:
     """File to write for a file of predictions, checked: not one of the inputs, and of a known format."""
     out = out or output_beside(path)
-    refuse_overwriting(out, "--out", inputs)
+    check_output(out, "--out", inputs)
     if suffix_of(out) not in WRITTEN:
         raise FileError(out, f"expected one of {', '.join(WRITTEN)}")
     return out
 
 
 def _calibrated(
-    calibrator: Calibrator, source: Source, fitted_on: str | None, estimate: Estimate | None = None
+    calibrator: Calibrator, source: Source, out: Path, fitted_on: str | None, estimate: Estimate | None = None
 ) -> Calibrated:
     """Apply a calibrator to a file, and evaluate the result if the target is known."""
     notices = [f"{source.path.name}: {notice}" for notice in source.notices]
@@ -281,7 +248,10 @@ def _calibrated(
         if order is not None:
             logits = logits[:, order]
         if estimate is not None and isinstance(calibrator, PriorShift):
-            notices += _adapted(calibrator, logits, estimate)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", FitWarning)
+                calibrator.adapt(logits, method=estimate)
+            notices += [str(each.message) for each in caught]
         probabilities = np.asarray(calibrator.predict_proba(logits))
         if order is not None:
             probabilities = probabilities[:, np.argsort(order)]
@@ -291,15 +261,7 @@ def _calibrated(
         if source.labels is not None and len(source.labels) >= SCORED_ROWS:
             after = replace(source, kind="probabilities", values=probabilities)
             scores = {"before": scores_of(source.predictions()), "after": scores_of(after.predictions())}
-    return Calibrated(source, probabilities, notices, scores)
-
-
-def _adapted(shift: PriorShift, logits: Array, estimate: Estimate) -> list[str]:
-    """Estimate the frequencies of the classes; what is doubtful about that."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", FitWarning)
-        shift.adapt(logits, method=estimate)
-    return [str(each.message) for each in caught]
+    return Calibrated(source, out, probabilities, notices, scores)
 
 
 def _order_of(calibrator: Calibrator, source: Source) -> list[int] | None:
@@ -331,10 +293,7 @@ def _other_inputs(inputs: str | None, calibrator: Calibrator, source: Source) ->
 
 
 def _logits_of(source: Source, fewest: int = 1) -> Array:
-    """Checked logits of all classes, of at least ``fewest`` samples.
-
-    In float32, as they are served: tables that are fitted in float64 have knots that float32 cannot tell apart.
-    """
+    """Checked logits of all classes in float32, as they are served: knots of a fit must differ there."""
     if source.labels is not None and source.labels.ndim > 1:
         raise ValueError(
             "holds several labels per sample: use calibrant.posthoc.MultiLabelCalibration in Python, or name the "
@@ -354,4 +313,6 @@ def _logits_of(source: Source, fewest: int = 1) -> Array:
     if source.kind == "logits":
         largest = np.finfo(np.float32).max
         return np.clip(source.values, -largest, largest).astype(np.float32, copy=False)
-    return np.asarray(logits_from_probabilities(checked.of_classes("a calibrator")[0])).astype(np.float32, copy=False)
+    return np.asarray(posthoc.logits_from_probabilities(checked.of_classes("a calibrator")[0])).astype(
+        np.float32, copy=False
+    )

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from calibrant.files import json_text
+from calibrant.files.write import json_text
 from calibrant.metrics.closed_form import p_value
 from calibrant.metrics.evaluate import Scores
 from calibrant.metrics.registry import label, number
@@ -136,29 +136,21 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
 def _print_narrow(console: Console, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table that breaks no name: if it is too wide, it has no means, then a line for each part of a name."""
     table = _table(headings, rows)
-    if not _fits(console, table):
-        headings, rows = [*headings[:2], *headings[4:]], [[*row[:2], *row[4:]] for row in rows]
+    unlimited = console.options.update_width(UNLIMITED)
+    if console.measure(table, options=unlimited).maximum > console.width:
+        headings, *rows = [[*row[:2], *row[4:]] for row in (headings, *rows)]
         table = _table(headings, rows)
-    if not _fits(console, table):
+    if console.measure(table, options=unlimited).maximum > console.width:
         table = _table(headings, [])
         for name, *cells in rows:
             table.add_row(",\n".join(map(plain, name.split(", "))), *cells)
     console.print(table)
 
 
-def _fits(console: Console, table: Table) -> bool:
-    return console.measure(table, options=console.options.update_width(UNLIMITED)).maximum <= console.width
-
-
 def print_scores(console: Console, columns: dict[str, Scores], *, title: str = "") -> None:
-    """Scores side by side, one column each, with the convention of every row if it fits.
+    """Scores side by side, a column for each heading, with the convention of every row if it fits.
 
-    If the columns do not fit next to each other, they are split into several tables: a number is never cut.
-
-    Args:
-        console: Console to print to.
-        columns: Heading and scores of each column. A missing score is left blank.
-        title: Title above the first table.
+    Columns that do not fit next to each other are split into several tables: a number is never cut.
     """
     rows = score_rows(list(columns.values()))
     width = max(len(value) for row in rows for value in row.values)
@@ -172,11 +164,11 @@ def print_scores(console: Console, columns: dict[str, Scores], *, title: str = "
         table.add_column("score", no_wrap=True)
         for name in fitting:
             table.add_column(plain(name), justify="right", width=width, overflow="fold")
-        with_convention = space - len(fitting) * (width + 3) >= LEAST_CONVENTION
-        if with_convention:
+        if space - len(fitting) * (width + 3) >= LEAST_CONVENTION:
             table.add_column("convention", style="dim")
         for row in score_rows(list(fitting.values())):
-            table.add_row(row.label, *row.values, *([plain(row.convention)] if with_convention else []))
+            cells = (row.label, *row.values, plain(row.convention))
+            table.add_row(*cells[: len(table.columns)])
         console.print(table)
         title = ""
 
@@ -217,13 +209,10 @@ def plain(text: str) -> str:
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[str], Advance]]:
-    """A progress bar with the time left, only on a terminal, and on the error stream, apart from results.
-
-    It gives a function that takes the name of the next task and returns a function to report the share that is done.
-    """
+def progress_bar() -> Iterator[Callable[[str], Advance]]:
+    """A progress bar on the error stream: a function that begins a named task, and returns one to report its share."""
     with timed_bar(Console(stderr=True)) as progress:
-        task = progress.add_task(plain(what), total=None)
+        task = progress.add_task("reading", total=None)
 
         def begin(name: str) -> Advance:
             # Until the first share is known, the bar only shows activity.

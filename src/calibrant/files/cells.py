@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
+from scipy.special import expit
 
 from calibrant.files.formats import Array, empty_cells
 from calibrant.inputs import TOLERANCE, distributions, flattened, in_unit_interval, mistaken
@@ -41,15 +42,7 @@ def is_text(column: Array) -> bool:
 
 
 def numbers_of(name: str, column: Array) -> Array:
-    """Numbers of a column; text is parsed, also percentages, words for right and wrong, and lists as they are printed.
-
-    Example:
-        >>> numbers_of("correct", np.array(["90%", "Yes"], dtype=object))
-        array([90.,  1.])
-        >>> numbers_of("probabilities", np.array(["[0.9, 0.1]", "[0.5 0.5]"], dtype=object))
-        array([[0.9, 0.1],
-               [0.5, 0.5]])
-    """
+    """Numbers of a column; text is parsed: percentages, words for right and wrong, and lists as they are printed."""
     column = filled(name, column)
     if not is_text(column):
         return column
@@ -62,9 +55,14 @@ def numbers_of(name: str, column: Array) -> Array:
             rows.append([number_of(part) for part in parts])
         except ValueError:
             raise ValueError(f"column {name!r} must hold a number in every row; row {place} has {cell!r}") from None
-    if len(lengths := {len(row) for row in rows}) > 1:
-        raise ValueError(f"lists in column {name!r} must have one length, got {min(lengths)} to {max(lengths)}")
+    check_lengths(name, {len(row) for row in rows})
     return np.array(rows) if lists else np.array(rows).reshape(-1)
+
+
+def check_lengths(name: str, lengths: set[int]) -> None:
+    """Raise an error unless all lists have one length."""
+    if len(lengths) > 1:
+        raise ValueError(f"lists in column {name!r} must have one length, got {min(lengths)} to {max(lengths)}")
 
 
 def number_of(cell: Any) -> float:
@@ -84,24 +82,23 @@ def correctness_of_prediction(prediction: Array, target: Array) -> tuple[Array, 
         raise ValueError("names classes in two ways: the prediction and the target must both be names or both numbers")
     if not is_text(prediction):
         return prediction == target, ()
-    one, other = (np.array([str(cell).strip() for cell in column.tolist()], str) for column in (prediction, target))
-    small = np.char.lower(one) == np.char.lower(other)
-    if not set(np.char.lower(one)) & set(np.char.lower(other)):
+    one = [str(cell).strip() for cell in prediction.tolist()]
+    other = [str(cell).strip() for cell in target.tolist()]
+    if not set(map(str.lower, one)) & set(map(str.lower, other)):
         raise ValueError(
-            f"no prediction is ever a class of the target: it has {few(sorted(set(one.tolist())))} against "
-            f"{few(sorted(set(other.tolist())))}"
+            f"no prediction is ever a class of the target: it has {few(sorted(set(one)))} against "
+            f"{few(sorted(set(other)))}"
         )
+    right = [a.lower() == b.lower() for a, b in zip(one, other, strict=True)]
+    exact = [a == b for a, b in zip(one, other, strict=True)]
     ignored = ("capital letters of predicted and true classes are ignored",)
-    return small, ignored * bool((small != (one == other)).any())
+    return np.array(right), ignored * (right != exact)
 
 
 def checked_values(
     kind: Kind, values: Array, option: str, *, percent: bool, several: bool = False
 ) -> tuple[Array, tuple[str, ...]]:
-    """Values as shares, with rounded rows divided by their sum, and notices of what was changed.
-
-    Errors call them ``option``. With ``several`` labels for each sample, a row need not sum to 1.
-    """
+    """Values as shares, with rounded rows divided by their sum, unless labels are ``several``; and what was changed."""
     if values.ndim and not len(values):
         raise ValueError("has no rows: was it written to the end?")
     if kind == "logits" and percent:
@@ -130,7 +127,8 @@ def _divided_by_sums(values: Array) -> tuple[Array, tuple[str, ...]]:
         return values, ()
     distributions(values, explained_by_rounding(values))
     divided = np.where(off[:, None], values / sums[:, None], values).astype(values.dtype, copy=False)
-    return divided, (renormalised(int(off.sum()), len(values), float(sums[off].min()), float(sums[off].max())),)
+    low, high = float(sums[off].min()), float(sums[off].max())
+    return divided, (renormalised(int(off.sum()), len(values), low, high),)
 
 
 def explained_by_rounding(values: Array) -> float:
@@ -155,8 +153,12 @@ def looks_like_another_kind(kind: Kind, values: Array, option: str, *, several: 
     if values.dtype.kind not in "fiu":
         return ()
     rows = values if values.ndim < 3 else flattened(values)
-    found = mistaken(kind, rows[:, 0] if rows.shape[1:] == (1,) else rows, independent=several)
-    return (found + f": give --probabilities {option} if they are probabilities" * (kind == "logits"),) if found else ()
+    if rows.shape[1:] == (1,):
+        rows = rows[:, 0]
+    found = mistaken(kind, rows, independent=several)
+    if found and kind == "logits":
+        found += f": give --probabilities {option} if they are probabilities"
+    return (found,) if found else ()
 
 
 def looks_like_a_class(
@@ -177,10 +179,23 @@ def looks_like_a_class(
     return ()
 
 
+def counted_by_risk(kind: Kind, values: Array, labels: Array, weight: Array | None) -> tuple[Array, Array, Array]:
+    """The distinct probabilities of class 1 of two, ascending; the number of their samples, and of those of class 1."""
+    rows = values.reshape(len(values), -1)
+    if rows.dtype.kind not in "fiub" or not np.isfinite(rows).all():
+        return (np.zeros(0),) * 3  # an error of the predictions
+    p = rows[:, -1].astype(np.float64)
+    if kind == "logits":
+        p = expit(p if rows.shape[1] == 1 else p - rows[:, 0])
+    weight = np.ones(len(p)) if weight is None else weight.ravel()
+    distinct, place = np.unique(p, return_inverse=True)
+    return distinct, np.bincount(place, weight), np.bincount(place, weight * (labels == 1))
+
+
 def fits_other(column: str, other: str, p: Array, samples: Array, events: Array) -> tuple[str, ...]:
     """A notice if the probabilities of a column fit the other of two classes much better, beyond chance.
 
-    ``p`` is distinct and ascending; of the samples of each, ``events`` are of the class that it is taken for.
+    ``p`` is distinct and ascending, with the number of samples, and of ``events`` of the class that it is taken for.
     """
     rest = samples - events
     total, came, not_came = samples.sum(), events.sum(), rest.sum()

@@ -1,7 +1,7 @@
 """The formats of files of predictions, opened as named columns, and errors in one line that name the file.
 
-A reader is a class with ``notices``, ``names``, ``read`` and ``close``. CSV, TSV, JSON Lines and Parquet, gzipped, in
-folders and patterns, have one: a view of DuckDB.
+``Arrays`` reads files of NumPy, and ``Table`` all others: CSV, TSV, JSON Lines and Parquet, gzipped, in folders and
+patterns, are a view of DuckDB.
 """
 
 import codecs
@@ -13,9 +13,8 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -78,55 +77,20 @@ def explained(path: Path) -> Iterator[None]:
 
 
 class Arrays:
-    """Arrays in files of NumPy."""
+    """Arrays of NumPy by name: those of an .npz; or of an .npy and those beside it, named after their files.
+
+    ``test_logits.npy`` is ``logits``, and ``test_target.npy`` belongs to it.
+    """
 
     notices: tuple[str, ...] = ()
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.is_npy = suffix_of(path) == ".npy"
+        self.files = _files_beside(path) if self.is_npy else dict.fromkeys(_names_in(path), path)
 
     def close(self) -> None:
         """Nothing stays open."""
-
-
-class Npz(Arrays):
-    """Arrays by name, as ``numpy.savez`` writes them."""
-
-    def names(self) -> list[str]:
-        """Names of the arrays."""
-        with self._opened() as file:
-            return list(file.files)
-
-    def read(self, names: Sequence[str]) -> dict[str, Array]:
-        """Arrays by name."""
-        with self._opened() as file:
-            return {name: _array(self.path, f"{name!r} ", partial(file.__getitem__, name)) for name in names}
-
-    @contextmanager
-    def _opened(self) -> Iterator[Any]:
-        with self.path.open("rb") as handle:  # by hand, because numpy leaves it open when it is not a zip file
-            try:
-                file = np.load(handle, allow_pickle=False)
-            except UNREADABLE as error:
-                raise FileError(self.path, "is no .npz file, or is cut short: save it with numpy.savez") from error
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise FileError(self.path, "holds a single array: write it with numpy.savez and a name for each array")
-            with file:
-                yield file
-
-
-class Npy(Arrays):
-    """One array, as ``numpy.save`` writes it, and the arrays beside it, named after their files.
-
-    ``test_logits.npy`` is ``logits``, and ``test_target.npy`` belongs to it.
-    """
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        start, _, _ = path.stem.rpartition("_")
-        beside = sorted(path.parent.glob("*.npy"))
-        same = {each.stem.removeprefix(f"{start}_"): each for each in beside if each.stem.startswith(f"{start}_")}
-        self.files = {each.stem: each for each in beside} | (same if start else {})
 
     def names(self) -> list[str]:
         """Names of the arrays; that of the given file comes first."""
@@ -134,13 +98,34 @@ class Npy(Arrays):
 
     def read(self, names: Sequence[str]) -> dict[str, Array]:
         """Arrays by name."""
-        files = {name: self.files[name] for name in names}
-        return {name: _array(path, "", partial(np.load, path, allow_pickle=False)) for name, path in files.items()}
+        return {name: _array(self.files[name], None if self.is_npy else name) for name in names}
 
 
-def _array(path: Path, what: str, load: Callable[[], Any]) -> Array:
+def _files_beside(path: Path) -> dict[str, Path]:
+    start, _, _ = path.stem.rpartition("_")
+    beside = sorted(path.parent.glob("*.npy"))
+    same = {each.stem.removeprefix(f"{start}_"): each for each in beside if each.stem.startswith(f"{start}_")}
+    return {each.stem: each for each in beside} | (same if start else {})
+
+
+def _names_in(path: Path) -> list[str]:
+    with path.open("rb") as handle:  # by hand, because NumPy leaves it open when it is not a zip file
+        try:
+            found = np.load(handle, allow_pickle=False)
+        except UNREADABLE as error:
+            raise FileError(path, "is no .npz file, or is cut short: save it with numpy.savez") from error
+    if not isinstance(found, np.lib.npyio.NpzFile):
+        raise FileError(path, "holds a single array: write it with numpy.savez and a name for each array")
+    return list(found.files)
+
+
+def _array(path: Path, member: str | None) -> Array:
+    """The array of an .npy, or a member of an .npz."""
+    what = "" if member is None else f"{member!r} "
     try:
-        found = load()
+        with path.open("rb") as handle:
+            found = np.load(handle, allow_pickle=False)
+            found = found if member is None else found[member]
     except UNREADABLE as error:
         raise FileError(
             path, f"{what}holds Python objects, or is damaged or cut short: save it again, as numbers, or as text with "
@@ -388,7 +373,7 @@ def _view_json(connection: "DuckDBPyConnection", quoted: str) -> list[Column]:
 def _view_csv(
     connection: "DuckDBPyConnection", found: list[str], quoted: str, *, as_text: bool
 ) -> tuple[list[Column], tuple[str, ...]]:
-    header, *others = [read_header(Path(name)) for name in found]
+    header, *others = [_read_header(Path(name)) for name in found]
     for name, other in zip(found[1:], others, strict=True):
         if other != header:
             raise ValueError(
@@ -423,16 +408,17 @@ def _sampled_types(connection: "DuckDBPyConnection", names: Sequence[str]) -> tu
         for column in map(quote, names)
     )
     counts = connection.execute(f"SELECT {tests} FROM (FROM source LIMIT {SAMPLED})").fetchall()[0]  # noqa: S608
-    comma = not any(0 < plain < filled == commas for filled, plain, commas, _ in counts) and any(
-        0 == plain < filled == commas for filled, plain, commas, _ in counts
-    )
-
-    def kind(filled: int, plain: int, commas: int, booleans: int) -> str:
+    with_commas = [plain for filled, plain, commas, _ in counts if plain < filled == commas]
+    comma = 0 in with_commas and not any(with_commas)
+    types = []
+    for filled, plain, commas, booleans in counts:
+        kind = "VARCHAR"
         if filled and booleans == filled:
-            return "BOOLEAN"
-        return "DOUBLE" if filled and (filled == plain or (comma and filled == commas)) else "VARCHAR"
-
-    return [kind(*each) for each in counts], comma
+            kind = "BOOLEAN"
+        elif filled and (filled == plain or (comma and filled == commas)):
+            kind = "DOUBLE"
+        types.append(kind)
+    return types, comma
 
 
 class Header(NamedTuple):
@@ -444,7 +430,7 @@ class Header(NamedTuple):
     encoding: str
 
 
-def read_header(path: Path) -> Header:
+def _read_header(path: Path) -> Header:
     """Read the first line of a CSV that is neither blank nor a comment; it must hold the names of the columns.
 
     DuckDB would take the first line that fits the rows below, and lose lines without a word.
@@ -506,8 +492,7 @@ def list_of(values: Iterable[str]) -> str:
     return f"[{', '.join(map(text, values))}]"
 
 
-Opened = Npz | Npy | Table
-ARRAYS: dict[str, type[Npz] | type[Npy]] = {".npz": Npz, ".npy": Npy}
+ARRAYS = (".npz", ".npy")
 # Formats of tables, which folders and patterns may hold, and the options of DuckDB's COPY that write them.
 TABLES = {
     ".csv": "FORMAT csv, HEADER, DELIMITER ','",
@@ -519,6 +504,12 @@ TABLES = {
 }
 
 
-def open_file(path: Path) -> Opened:
+def open_file(path: Path) -> Arrays | Table:
     """Open a file of predictions; the caller closes it."""
-    return Table(path) if is_table(path) or suffix_of(path) not in ARRAYS else ARRAYS[suffix_of(path)](path)
+    if is_table(path):
+        return Table(path)
+    if suffix_of(path) not in ARRAYS:
+        known = ", ".join((*ARRAYS, *TABLES))
+        raise FileError(path, f"expected one of {known}, a folder or a pattern of them: save it as CSV or Parquet")
+    check_file(path)
+    return Arrays(path)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.files.cells import Kind, numbers_of
+from calibrant.files.cells import Kind, check_lengths, numbers_of
 from calibrant.files.formats import Array, Table
 from calibrant.files.layout import LOG_PROBABILITIES, RESPONSES
 
@@ -43,10 +43,10 @@ def read_harness(table: Table) -> Answers:
     if "arguments" in there and any(_index(target, ()) is None for target in targets):
         texts = table.json("arguments")
     labels = [_index(target, _continuations(given)) for target, given in zip(targets, texts, strict=True)]
-    rows = [
-        row if row is not None and len(row) > 1 and label is not None else None
-        for row, label in zip(options, labels, strict=True)
-    ]
+    rows = []
+    for row, label in zip(options, labels, strict=True):
+        usable = row is not None and len(row) > 1 and label is not None
+        rows.append(row if usable else None)
     if not any(rows):
         raise ValueError(
             "has no row with a target and log-probabilities of options: of the harness, samples of multiple choice "
@@ -67,10 +67,7 @@ def read_harness(table: Table) -> Answers:
 
 
 def read_column(table: Table, name: str, kind: Kind, labels: Array | None) -> Answers:
-    """Read a column of lists or dictionaries of options; rows without them are left out and counted.
-
-    A row without all of its log-probabilities is left out too. The keys of dictionaries name the options.
-    """
+    """Read a column of lists or dictionaries of options; rows without all of them are left out and counted."""
     cells = table.json(name)
     names = tuple(dict.fromkeys(key for cell in cells if isinstance(cell, dict) for key in cell))
     if names:
@@ -79,18 +76,15 @@ def read_column(table: Table, name: str, kind: Kind, labels: Array | None) -> An
     if not any(rows):
         raise ValueError(f"{name!r} has no row of numbers: write a list of numbers, or a number for each name")
     lengths = {len(row) for row in rows if row is not None}
-    if len(lengths) > 1 and (labels is None or kind != "logits"):
-        raise ValueError(f"lists in column {name!r} must have one length, got {min(lengths)} to {max(lengths)}")
+    if labels is None or kind != "logits":
+        check_lengths(name, lengths)
     found = _answers(rows, labels, name)
     notices = (SOFTMAX,) * (kind == "logits" and name.lower() in LOG_PROBABILITIES)
     return found._replace(notices=notices + found.notices, names=names or None)
 
 
 def _answers(rows: Sequence[Row], labels: Array | None, what: str) -> Answers:
-    """Log-probabilities if all rows have as many; else confidences in the highest option, and whether it is right.
-
-    Rows that are None are left out, since they have no ``what``.
-    """
+    """Log-probabilities if all rows have as many; else confidences in the highest option, and whether it is right."""
     kept = np.array([k for k, row in enumerate(rows) if row is not None], np.int64)
     full = [row for row in rows if row is not None]
     labels = None if labels is None else labels[kept]

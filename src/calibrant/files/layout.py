@@ -2,13 +2,12 @@
 
 import re
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from calibrant import inputs
 from calibrant.files.cells import LEFT_OUT, TRUE_AND_FALSE, Kind, called, few, number_of, numbers_of
 from calibrant.files.formats import Array
 
@@ -105,6 +104,7 @@ class Layout:
     Attributes:
         kind: Kind of the values.
         values: Column of values, or one column for each class.
+        option: What an option calls the values: their column, or what their columns begin with.
         labels: Column of the true class, or of the correctness; one for each label if there are several; or none.
         prediction: Column of the predicted class, if the labels are true classes but the values only confidences.
         classes: Names of the classes, if the columns have them.
@@ -113,6 +113,7 @@ class Layout:
 
     kind: Kind
     values: tuple[str, ...]
+    option: str
     labels: tuple[str, ...] = ()
     prediction: str | None = None
     classes: tuple[str, ...] | None = None
@@ -120,10 +121,7 @@ class Layout:
 
 
 def find_layout(there: Sequence[str], columns: Columns) -> Layout:
-    """Find the predictions among the columns of a source.
-
-    If there are none, the error says what is there, and which option names it.
-    """
+    """Find the predictions among the columns of a source; an error says what is there, and which option names it."""
     found = [layout for kind in columns.kinds() if (layout := _of_kind(kind, there, columns))]
     if found:
         return min(found, key=lambda layout: not layout.labels)
@@ -151,16 +149,8 @@ def is_harness(there: Sequence[str]) -> bool:
     return "target" in there and not {*RESPONSES}.isdisjoint(there)
 
 
-def name_of_values(layout: Layout, columns: Columns) -> str:
-    """What an option calls the values of a layout: their column, or what their columns begin with."""
-    given: str | None = getattr(columns, layout.kind)
-    prefixes = (layout.kind, *OTHER_NAMES[layout.kind]) if len(layout.values) > 1 else ()
-    begins = (each for each in prefixes if len(_members(each, layout.values)) == len(layout.values))
-    return given or next(begins, layout.values[0])
-
-
 def _of_kind(kind: Kind, there: Sequence[str], columns: Columns) -> Layout | None:
-    values, classes = _values(kind, there, getattr(columns, kind))
+    values, option, classes = _values(kind, there, getattr(columns, kind))
     if not values:
         return None
     target = _one("target", there, columns)
@@ -171,14 +161,15 @@ def _of_kind(kind: Kind, there: Sequence[str], columns: Columns) -> Layout | Non
         used = {kind: values} | ({"target": target, "prediction": prediction} if compared else {"correct": correct})
     elif not target and (classes is not None or len(values) > 1):
         used["target"] = _one_each(there, columns.target, classes or [str(k) for k in range(len(values))])
-    said = [
-        f"{names[0]!r}{f' to {names[-1]!r}' * (len(names) > 1)} as {role}"
-        for role, names in used.items()
-        if names and getattr(columns, role) is None and not re.fullmatch(rf"{role}({SEPARATED})?", names[0], re.I)
-    ]
+    said = []
+    for role, names in used.items():
+        if names and getattr(columns, role) is None and not re.fullmatch(rf"{role}({SEPARATED})?", names[0], re.I):
+            others = f" to {names[-1]!r}" if len(names) > 1 else ""
+            said.append(f"{names[0]!r}{others} as {role}")
     return Layout(
         kind,
         values,
+        option,
         labels=used.get("correct") or used.get("target", ()),
         prediction=next(iter(used.get("prediction", ())), None),
         classes=classes,
@@ -199,19 +190,20 @@ def _one(role: str, there: Sequence[str], columns: Columns) -> tuple[str, ...]:
     return next((found for name in _names_of(role, None) if (found := _called(name, there))), ())
 
 
-def _values(kind: Kind, there: Sequence[str], given: str | None) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    """Columns of the values of this kind, and the names of their classes."""
+def _values(kind: Kind, there: Sequence[str], given: str | None) -> tuple[tuple[str, ...], str, tuple[str, ...] | None]:
+    """Columns of the values of this kind, what an option calls them, and the names of their classes."""
     if given is not None and given in there:
-        return (given,), None
+        return (given,), given, None
     if given is not None and "," in given and set(listed := given.split(",")) <= set(there):
-        return tuple(listed), tuple(listed)
+        return tuple(listed), given, tuple(listed)
     for prefix in _names_of(kind, given):
         if given is None and (only := _called(prefix, there)):
-            return only, None
+            return only, only[0], None
         members = _members(prefix, there)
         if kind != "confidence" and len(members) > 1:
-            return _ordered(prefix, members)
-    return (), None
+            values, classes = _ordered(prefix, members)
+            return values, prefix, classes
+    return (), "", None
 
 
 def _called(name: str, there: Sequence[str]) -> tuple[str, ...]:
@@ -248,13 +240,10 @@ def _one_each(there: Sequence[str], given: str | None, suffixes: Sequence[str]) 
     return ()
 
 
-def with_positive(
-    label: str, positive: str, names: Sequence[str] | None, found: Iterable[str], count: int
+def _with_positive(
+    label: str, positive: str, names: Sequence[str] | None, found: set[str], count: int
 ) -> tuple[str, str]:
-    """Names of two classes, the positive one last; an error if it is none of them, or their order is another.
-
-    ``names`` are those of the values, in their order, if they are known; ``found`` are the labels that occur.
-    """
+    """Names of two classes, the positive one last; an error if it is none of the names or labels, or comes first."""
     known = sorted(set(names or found))
     if set(known) <= {"0", "1"}:
         known = ["0", "1"]
@@ -272,11 +261,8 @@ def with_positive(
     return other, positive
 
 
-def in_order(found: Iterable[str], column: str | None) -> tuple[tuple[str, ...], str]:
-    """Names of classes in alphabetical order, unless the column names one of two; and a notice of what was assumed.
-
-    The column is that of the values of one class; it is None if each class has values.
-    """
+def _in_order(found: set[str], column: str | None) -> tuple[tuple[str, ...], str]:
+    """Names in alphabetical order, unless the one column of values names one of two; and what was assumed."""
     names = tuple(sorted(found))
     if column is None or len(names) != 2:
         order = ", ".join(f"{k} = {each!r}" for k, each in enumerate(names[:3])) + ", ..." * (len(names) > 3)
@@ -290,9 +276,10 @@ def in_order(found: Iterable[str], column: str | None) -> tuple[tuple[str, ...],
 
 def _named(column: str, names: Sequence[str]) -> int | None:
     """Class that the name of a column ends in, after a word for probabilities or logits; such as ``p_default``."""
-    words = ("p", "logits", *OTHER_NAMES["logits"], "probabilities", *OTHER_NAMES["probabilities"])
-    ends = [column, *(found[1] for word in words if (found := re.fullmatch(word + SEPARATED, column, re.IGNORECASE)))]
-    return next((k for k, name in enumerate(names) if name.lower() in map(str.lower, ends)), None)
+    ends = {column.lower()}
+    for word in (*_names_of("logits", None), *_names_of("probabilities", None)):
+        ends |= {end.lower() for end in _members(word, [column])}
+    return next((k for k, name in enumerate(names) if name.lower() in ends), None)
 
 
 def names_of_classes(columns: Columns, of_values: Sequence[str] | None, count: int) -> tuple[str, ...] | None:
@@ -340,22 +327,17 @@ def class_labels(
     column: str | None = None,
     positive: str | None = None,
 ) -> ClassLabels:
-    """Decide which class each label means.
+    """Decide which class each label of the column ``name`` means.
 
-    Args:
-        name: Column of the labels.
-        found: Labels that occur, each once; some suffice if the names are known or the labels are numbers.
-        names: Names of the classes, if known.
-        count: Number of classes.
-        column: Column of the values, if there is one for two classes.
-        positive: Class that it is for, if given.
+    Some of the labels suffice if the ``names`` of the ``count`` classes are known, or if labels are numbers. ``column``
+    is that of the values, if it is one for two classes, and ``positive`` the class that it is for, if given.
     """
     known = {called(each) for each in found}
     if "" in known:
         raise ValueError(f"column {name!r} has empty cells: fill or drop the rows")
     if positive is not None:
-        names = with_positive(name, positive, names, known, count)
-    if any(isinstance(each, str) and not is_number(each) for each in found):
+        names = _with_positive(name, positive, names, known, count)
+    if any(isinstance(each, str) and not _is_number(each) for each in found):
         return _of_words(name, known, names, count, column)
     numbers = set(map(number_of, found))
     if names is None and count == 2 and numbers == {-1, 1}:
@@ -365,13 +347,10 @@ def class_labels(
             f"column {name!r} counts {count} classes from 1: subtract 1, or give --classes FILE with 1 to {count}, "
             "one on each line"
         )
-    if names is None or not all(map(is_number, names)):
+    if names is None or not all(map(_is_number, names)):
         return ClassLabels(None, names)
     keys = tuple(map(number_of, names))
-    if unknown := sorted(numbers - set(keys)):
-        raise ValueError(
-            f"column {name!r} has {few([f'{each:g}' for each in unknown])}, which is none of the classes {few(names)}"
-        )
+    _refuse_unknown(name, [f"{each:g}" for each in sorted(numbers - set(keys))], names)
     return ClassLabels(keys, names)
 
 
@@ -383,21 +362,24 @@ def _of_words(name: str, known: set[str], names: tuple[str, ...] | None, count: 
                 f"column {name!r} has {'more' if len(known) > count else 'fewer'} names of classes "
                 f"({few(sorted(known))}) than the {count} classes: give their order with --classes FILE"
             )
-        names, notice = in_order(known, column)
+        names, notice = _in_order(known, column)
         notices = (notice,)
-    if unknown := known - set(names):
-        raise ValueError(f"column {name!r} has {few(sorted(unknown))}, which is none of the classes {few(names)}")
+    _refuse_unknown(name, sorted(known - set(names)), names)
     return ClassLabels(names, names, notices)
+
+
+def _refuse_unknown(name: str, unknown: Sequence[str], names: Sequence[str]) -> None:
+    if unknown:
+        raise ValueError(f"column {name!r} has {few(unknown)}, which is none of the classes {few(names)}")
 
 
 def class_indices(name: str, labels: Array, meaning: ClassLabels) -> Array:
     """Class indices of labels, by what they mean."""
     if meaning.keys is None:
         return numbers_of(name, labels)
-    words = isinstance(meaning.keys[0], str)
-    place = {key: k for k, key in enumerate(meaning.keys)}
-    cells = [str(cell).strip() for cell in labels.tolist()] if words else numbers_of(name, labels).tolist()
-    return np.array([place[cell] for cell in cells], np.int64)
+    if isinstance(meaning.keys[0], str):
+        return inputs.class_indices([str(cell).strip() for cell in labels.tolist()], meaning.keys)
+    return inputs.class_indices(numbers_of(name, labels), meaning.keys)
 
 
 def refuse_stray(name: str, labels: Array, count: int) -> None:
@@ -414,6 +396,6 @@ def refuse_stray(name: str, labels: Array, count: int) -> None:
         )
 
 
-def is_number(label: str) -> bool:
+def _is_number(label: str) -> bool:
     """Whether the text of a label is a number, or true or false."""
     return label.lower() in TRUE_AND_FALSE or re.fullmatch(r"-?\d+(\.\d+)?", label) is not None

@@ -11,23 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.atomic import FileError
 from calibrant.files import cells, language_models
-from calibrant.files.formats import (
-    ARRAYS,
-    TABLES,
-    Array,
-    Npy,
-    Opened,
-    Table,
-    cells_of_parquet,
-    check_file,
-    files_of,
-    is_table,
-    naming,
-    open_file,
-    suffix_of,
-)
+from calibrant.files.formats import Array, Arrays, Table, cells_of_parquet, files_of, naming, open_file, suffix_of
 from calibrant.files.layout import (
     LOG_PROBABILITIES,
     NOT_TWO,
@@ -37,7 +22,6 @@ from calibrant.files.layout import (
     class_labels,
     find_layout,
     is_harness,
-    name_of_values,
     names_of_classes,
     refuse_stray,
     without_labels,
@@ -78,7 +62,7 @@ class Source:
     rows: Array | None = None
     notices: tuple[str, ...] = ()
 
-    def predictions(self, minimum: int = 3) -> Predictions:
+    def predictions(self) -> Predictions:
         """Return checked predictions; what is doubtful is said in the notices, and not as a warning."""
         given: dict[str, Any] = {"sample_weight": self.weight, self.kind: self.values}
         if self.kind == "confidence":
@@ -87,7 +71,7 @@ class Source:
             given |= {"target": self.labels, "classes": self.names}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", InputWarning)
-            return predictions(minimum=minimum, name="an evaluation", **given)
+            return predictions(minimum=3, name="an evaluation", **given)
 
     def noting(self, *notices: str) -> "Source":
         """The same source with more notices."""
@@ -106,7 +90,7 @@ class Source:
     def others(self) -> tuple[str, ...]:
         """Names of the columns that hold no values: labels, ids, groups, times."""
         with naming(self.path), closing(open_file(self.path)) as opened:
-            if isinstance(opened, Npy):  # the other arrays of its folder do not belong to it
+            if isinstance(opened, Arrays) and opened.is_npy:  # the other arrays of its folder do not belong to it
                 return () if self.label is None else (self.label,)
             return tuple(name for name in opened.names() if name not in self.used)
 
@@ -115,11 +99,11 @@ class Source:
         with naming(self.path), closing(_opened(self.path, names)) as opened:
             _check_columns(opened, names)
             found = opened.read(names)
-        rows = self.rows
-        if rows is None:
-            return found
-        # An array of another length, such as the names of classes, is not one of rows.
-        return {name: each[rows] if each.ndim == 1 and len(each) > rows.max() else each for name, each in found.items()}
+        if self.rows is not None:
+            for name, each in found.items():
+                if each.ndim == 1 and len(each) > self.rows.max():  # one of rows, and not the names of classes
+                    found[name] = each[self.rows]
+        return found
 
 
 def read_predictions(path: Path, names: Columns | None = None) -> Predictions:
@@ -135,18 +119,8 @@ def read_predictions(path: Path, names: Columns | None = None) -> Predictions:
 
 
 def read_source(path: Path, names: Columns | None = None, *, labelled: bool = False) -> Source:
-    """Read logits, probabilities or confidences, and the target or correctness if there is one.
-
-    Args:
-        path: File, folder or pattern.
-        names: Names of the arrays or columns, and what they mean.
-        labelled: Whether labels must be there.
-
-    Raises:
-        FileError: If it cannot be read; one line that names the file and the remedy.
-    """
+    """Read a file, folder or pattern of predictions, with labels if there are any; an error if they must be there."""
     names = names or Columns()
-    _check_is_there(path)
     with naming(path), closing(_opened(path, [names.target or ""])) as opened:
         if isinstance(opened, Table):
             if not opened.fetch("1", "LIMIT 1"):
@@ -165,25 +139,15 @@ def read_source(path: Path, names: Columns | None = None, *, labelled: bool = Fa
         return _checked(source, layout, names)
 
 
-def _opened(path: Path, more: Sequence[str]) -> Opened:
+def _opened(path: Path, more: Sequence[str]) -> Arrays | Table:
     """An open file; more arrays of an .npy may be named by the paths of their files."""
     opened = open_file(path)
-    if isinstance(opened, Npy):
+    if isinstance(opened, Arrays) and opened.is_npy:
         opened.files |= {name: Path(name) for name in more if name not in opened.files and Path(name).is_file()}
     return opened
 
 
-def _check_is_there(path: Path) -> None:
-    """Raise an error unless there is a file of a known format; of tables, :func:`files_of` says what is wrong."""
-    if is_table(path):
-        return
-    if suffix_of(path) not in ARRAYS:
-        known = ", ".join((*ARRAYS, *TABLES))
-        raise FileError(path, f"expected one of {known}, a folder or a pattern of them: save it as CSV or Parquet")
-    check_file(path)
-
-
-def _check_columns(opened: Opened, names: Sequence[str]) -> None:
+def _check_columns(opened: Arrays | Table, names: Sequence[str]) -> None:
     """Raise an error unless each column is there, once."""
     there = opened.names()
     for name in names:
@@ -194,49 +158,50 @@ def _check_columns(opened: Opened, names: Sequence[str]) -> None:
             raise ValueError(f"has {1 + len(twins)} columns {name!r}: rename all but one")
 
 
-def _read(path: Path, opened: Opened, layout: Layout, names: Columns) -> Source:
+def _read(path: Path, opened: Arrays | Table, layout: Layout, names: Columns) -> Source:
     """The columns as they are: values as one array, labels and weights."""
-    first = layout.values[0]
+    first, label = layout.values[0], layout.labels[0] if layout.labels else None
     wanted = [*layout.labels, *(name for name in (layout.prediction, names.weight) if name)]
     _check_columns(opened, [*layout.values, *wanted])
-    by_options = isinstance(opened, Table) and (
-        opened.columns[first].is_dictionary or (opened.columns[first].is_list and first.lower() in LOG_PROBABILITIES)
+    column = opened.columns[first] if isinstance(opened, Table) else None
+    by_options = column is not None and (
+        column.is_dictionary or (column.is_list and first.lower() in LOG_PROBABILITIES)
     )
     columns = opened.read(wanted if by_options else [*layout.values, *wanted])
-    for name, column in columns.items():
-        if column.ndim == 0:
+    for name, each in columns.items():
+        if each.ndim == 0:
             raise ValueError(f"{name!r} is a single number: it must have a row for each sample")
-    labels = columns[layout.labels[0]] if layout.labels else None
+    labels = None if label is None else columns[label]
     if len(layout.labels) > 1:
-        labels = np.stack([cells.numbers_of(name, columns[name]) for name in layout.labels], 1)
+        labels = _stacked(layout.labels, columns)
     source = Source(
         path,
         layout.kind,
-        np.empty(0) if by_options else _stacked(layout, columns),
+        np.empty(0) if by_options else _values(layout, columns),
         labels,
         names=layout.classes,
         weight=None if names.weight is None else cells.numbers_of(names.weight, columns[names.weight]),
         used=layout.values,
-        label=layout.labels[0] if layout.labels else None,
+        label=label,
         notices=(*_notices_of_columns(opened, layout), *_unused_weights(opened.names(), names)),
     )
     if isinstance(opened, Table) and by_options:
         return _of_options(source, language_models.read_column(opened, first, layout.kind, labels))
     if labels is not None and labels.ndim > 1 and source.values.shape[:-1] == labels.shape:  # of tokens or pixels
         source = _as_rows(source, source.values.reshape(-1, source.values.shape[-1]))
-    for other_name, other in ((source.label, source.labels), (names.weight, source.weight)):
+    for other_name, other in ((label, source.labels), (names.weight, source.weight)):
         if other is not None and len(other) != len(source.values):
             raise ValueError(f"{first!r} has {len(source.values)} rows but {other_name!r} has {len(other)}")
     if layout.prediction is not None and labels is not None:
         predicted = cells.filled(layout.prediction, columns[layout.prediction])
-        correct, notices = cells.correctness_of_prediction(predicted, cells.filled(layout.labels[0], labels))
+        correct, notices = cells.correctness_of_prediction(predicted, cells.filled(str(label), labels))
         notices += cells.looks_like_a_class(first, source.values, layout.prediction, predicted, percent=names.percent)
         source = replace(source.noting(*notices), labels=correct)
     return source
 
 
-def _notices_of_columns(opened: Opened, layout: Layout) -> tuple[str, ...]:
-    if not isinstance(opened, Npy):
+def _notices_of_columns(opened: Arrays | Table, layout: Layout) -> tuple[str, ...]:
+    if isinstance(opened, Table) or not opened.is_npy:
         return layout.notices + opened.notices
     if opened.files[layout.values[0]] != opened.path:
         stem = opened.path.stem
@@ -249,13 +214,18 @@ def _unused_weights(there: Sequence[str], names: Columns) -> tuple[str, ...]:
     return tuple(f"column {name!r} is not used: give --weight {name} if samples are to be weighted" for name in unused)
 
 
-def _stacked(layout: Layout, columns: dict[str, Array]) -> Array:
-    arrays = [columns[name] for name in layout.values]
-    if len(arrays) == 1:
-        return arrays[0] if arrays[0].dtype.kind == "U" else cells.numbers_of(layout.values[0], arrays[0])
-    if any(array.ndim > 1 for array in arrays):
-        raise ValueError(f"columns {layout.values[0]!r} and so on must hold plain numbers")
-    return np.stack(list(map(cells.numbers_of, layout.values, arrays)), 1)
+def _values(layout: Layout, columns: dict[str, Array]) -> Array:
+    first = columns[layout.values[0]]
+    if len(layout.values) > 1:
+        return _stacked(layout.values, columns)
+    return first if first.dtype.kind == "U" else cells.numbers_of(layout.values[0], first)
+
+
+def _stacked(names: Sequence[str], columns: dict[str, Array]) -> Array:
+    """Columns of plain numbers side by side."""
+    if any(columns[name].ndim > 1 for name in names):
+        raise ValueError(f"columns {names[0]!r} and so on must hold plain numbers")
+    return np.stack([cells.numbers_of(name, columns[name]) for name in names], 1)
 
 
 def _of_options(source: Source, found: language_models.Answers) -> Source:
@@ -281,10 +251,7 @@ def _as_rows(source: Source, rows: Array) -> Source:
 
 
 def _without_ignored(source: Source, ignored: int | None) -> Source:
-    """A source without the rows, pixels or labels that are ignored, with a notice of their number.
-
-    Those of several labels are marked. Predictions leave -100 in pixels and in several labels out by themselves.
-    """
+    """A source without rows or pixels that are ignored; what predictions leave out by themselves is only counted."""
     if source.labels is None or cells.is_text(source.labels) or source.kind == "confidence":
         return source
     labels = cells.filled(str(source.label), source.labels)
@@ -311,9 +278,8 @@ def _without_ignored(source: Source, ignored: int | None) -> Source:
 def _checked(source: Source, layout: Layout, names: Columns) -> Source:
     """Number the classes, check the values, and note what is doubtful."""
     kind, shape, labels, label = source.kind, source.values.shape, source.labels, str(source.label)
-    option = name_of_values(layout, names)
     several = labels is not None and labels.ndim > 1 and labels.shape == shape
-    values, changed = cells.checked_values(kind, source.values, option, percent=names.percent, several=several)
+    values, changed = cells.checked_values(kind, source.values, layout.option, percent=names.percent, several=several)
     source = replace(source, values=values)
     if names.positive is not None and (kind == "confidence" or (labels is not None and labels.ndim > 1)):
         raise ValueError(NOT_TWO)
@@ -325,7 +291,9 @@ def _checked(source: Source, layout: Layout, names: Columns) -> Source:
     order_is_known = of_classes is not None
     if labels is not None and labels.ndim == 1:
         labels = cells.filled(label, labels)
-        found = {str(cell).strip() for cell in labels.tolist()} if cells.is_text(labels) else set(labels.tolist())
+        found = set(labels.tolist())
+        if cells.is_text(labels):
+            found = {str(cell).strip() for cell in found}
         column = layout.values[0] if len(shape) == 1 or shape[1:] == (1,) else None
         meaning = class_labels(label, found, of_classes, count, column=column, positive=names.positive)
         labels, of_classes = class_indices(label, labels, meaning), meaning.names
@@ -333,32 +301,26 @@ def _checked(source: Source, layout: Layout, names: Columns) -> Source:
     if labels is not None and (names.ignore_index is None or labels.ndim == 1):
         refuse_stray(label, labels, 2 if several else count)
     source = replace(source, labels=labels, names=of_classes)
-    source = source.noting(*changed, *cells.looks_like_another_kind(kind, values, option, several=several))
+    source = source.noting(*changed, *cells.looks_like_another_kind(kind, values, layout.option, several=several))
     if several:
         source.predictions()  # says that a target is one-hot, before a command says that it has several labels
     elif labels is not None:
         if labels.size > 2 and (labels == labels.flat[0]).all():
             source = source.noting(cells.only_class(labels.flat[0], of_classes, label))
         if labels.ndim == 1 and not order_is_known and count == 2:
-            risk = source.predictions(minimum=1).of_class(1).pairs
-            source = source.noting(*cells.fits_other(option, of_classes[0] if of_classes else "0", *risk.ties))
+            counted = cells.counted_by_risk(kind, values, labels, source.weight)
+            source = source.noting(*cells.fits_other(layout.option, of_classes[0] if of_classes else "0", *counted))
     return source
 
 
-def notices_of_start(path: Path, names: Columns, rows: int = 1000) -> tuple[str, ...]:
+def notices_of_start(path: Path, names: Columns) -> tuple[str, ...]:
     """What is doubtful in the first rows of a table that is not read into memory."""
     with naming(path), closing(Table(path)) as table:
-        table.limit(rows)
+        table.limit(1000)
         layout = find_layout(table.names(), names)
-        columns = table.read([*layout.values, *([layout.prediction] if layout.prediction else [])])
-        numbers = _stacked(layout, columns)
-        found = _unused_weights(table.names(), names)
-        if layout.prediction is not None:
-            predicted = cells.filled(layout.prediction, columns[layout.prediction])
-            found += cells.looks_like_a_class(
-                layout.values[0], numbers, layout.prediction, predicted, percent=names.percent
-            )
-        return found + cells.looks_like_another_kind(layout.kind, numbers, name_of_values(layout, names), several=False)
+        start = _read(path, table, layout, names)
+        more = cells.looks_like_another_kind(layout.kind, start.values, layout.option, several=False)
+        return start.notices + more
 
 
 def fits_in_memory(path: Path) -> bool:

@@ -1,7 +1,6 @@
 """Writing files, whole or not at all: predictions as arrays or tables, and JSON."""
 
 import json
-import math
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -10,18 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from calibrant.atomic import FileError, whole_or_not_at_all, write_whole
-from calibrant.files.formats import (
-    SETTINGS,
-    TABLES,
-    Array,
-    files_of,
-    is_table,
-    open_table,
-    quote,
-    suffix_of,
-    text,
-)
+from calibrant.atomic import FileError, checked_place, whole_or_not_at_all, write_whole
+from calibrant.files.formats import SETTINGS, TABLES, Array, files_of, is_table, open_table, quote, suffix_of, text
 from calibrant.files.read import Source
 
 WRITTEN = (".npz", *TABLES)
@@ -29,17 +18,18 @@ WRITTEN = (".npz", *TABLES)
 ROW = "row of the source"
 
 
-def refuse_overwriting(path: Path, option: str, used: Iterable[Path | None]) -> None:
-    """Refuse to write to a file that is read, or is another output; links and files of a folder are the same file."""
+def check_output(path: Path, option: str, used: Iterable[Path | None]) -> None:
+    """Refuse a place that cannot be written, or a file in use; links and files of a folder are the same file."""
+    real = checked_place(path)
     for each in used:
         files = [] if each is None else [each]
         if each is not None and is_table(each):
             with suppress(OSError, ValueError):  # reading it says what is wrong
                 files += map(Path, files_of(str(each)))
-        if os.path.realpath(path) in map(os.path.realpath, files) or any(
-            path.exists() and file.exists() and path.samefile(file) for file in files
-        ):
-            raise FileError(path, f"would be overwritten: choose another {option}")
+        for file in files:
+            is_same = real.exists() and file.exists() and real.samefile(file)
+            if is_same or os.path.realpath(file) == str(real):
+                raise FileError(path, f"would be overwritten: choose another {option}")
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -49,15 +39,8 @@ def write_json(path: Path, content: Any) -> None:
 
 def json_text(content: Any, *, ensure_ascii: bool = True) -> str:
     """Plain values as JSON; NaN and infinity, which JSON does not have, become null."""
-    return json.dumps(_finite(content), indent=2, allow_nan=False, ensure_ascii=ensure_ascii)
-
-
-def _finite(content: Any) -> Any:
-    if isinstance(content, dict):
-        return {key: _finite(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_finite(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
+    finite = json.loads(json.dumps(content), parse_constant=lambda _: None)
+    return json.dumps(finite, indent=2, ensure_ascii=ensure_ascii)
 
 
 def read_json(path: Path) -> Any:

@@ -16,7 +16,6 @@ from calibrant.files.layout import (
     class_labels,
     find_layout,
     is_harness,
-    name_of_values,
     names_of_classes,
     without_labels,
 )
@@ -98,7 +97,7 @@ def find_pairs(source: SqlSource, found: Sequence[Column], columns: Columns, *, 
         return replace(_pairs(source, scores, right, label.name, "confidence"), notices=notices)
     count = max(scores.classes, 2)
     names = names_of_classes(columns, layout.classes, count)
-    assumed = name_of_values(layout, columns) if names is None else ""
+    assumed = layout.option if names is None else ""
     one = values[0].name if scores.classes == 1 else None
     target, meaning = _class_indices(source, label, names, count, column=one, positive=columns.positive)
     made = _pairs(source, scores, target, label.name, "risk" if risk and count == 2 else "top label")

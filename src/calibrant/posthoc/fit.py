@@ -179,7 +179,7 @@ class Fitted:
             if self.in_numpy and readable(given) and not given.requires_grad:
                 given = of_tensor(given, "logits")  # to the bit what an array gives
         else:
-            given = inputs.numbers("logits", frames.in_order(given, self.labels_))
+            given = inputs.numbers("logits", inputs.in_order(given, self.labels_))
         shape = tuple(given.shape)
         if known and shape == (0,):
             return np.zeros((0, self.class_count_ or 0))
@@ -427,12 +427,12 @@ def checked_samples(
     names: list[Any] | None = None
     if classes is not None:
         names = frames.as_array(classes).tolist()
-    elif frames.has_names(target):
+    elif inputs.has_names(target):
         names = inputs.class_names(target, logits, count)
     if names is not None:
         if len(set(names)) != count:
             raise ValueError(f"classes must have {count} different labels, one per class of the logits, got {names}")
-        target = frames.class_indices(target, names, ignore_index)
+        target = inputs.class_indices(target, names, ignore_index)
     rows, marks, weight, _ = inputs.rows_of("logits", values, target, sample_weight, None, ignore_index, False)
     if weight is not None:
         kept = weight > 0

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from calibrant import metrics
-from calibrant.files import naming, notices_of_start
+from calibrant.files import naming
 from calibrant.files.layout import Columns
+from calibrant.files.read import notices_of_start
 from calibrant.metrics.binned import CONVENTIONS, ConventionName
 from calibrant.metrics.closed_form import CalibrationLine, ClosedFormTest
 from calibrant.metrics.evaluate import Score, Scores, html_table
@@ -63,7 +64,9 @@ class Finding(Judgement):
         if self.factor is not None:
             low, high = self.factor.low, self.factor.high
             return f"by a factor of {self.factor.value:.2f} (95 % interval {low:.2f} to {high:.2f})"
-        low, high = (self.gap.low, self.gap.high) if self.gap.value > 0 else (-self.gap.high, -self.gap.low)
+        low, high = self.gap.low, self.gap.high
+        if self.gap.value <= 0:
+            low, high = -high, -low
         size = f"{100 * abs(self.gap.value):.2f} points on average"
         return f"by {size} (95 % interval {100 * low:z.2f} to {100 * high:z.2f})"
 
@@ -290,11 +293,7 @@ def audit_table(
     memory_limit: str,
     progress: Callable[[float], None],
 ) -> Audit:
-    """Audit a table that is not read into memory: exact scores by SQL, and tests from cells of confidence.
-
-    Arguments are those of :func:`audit`, the file, its columns, and what runs the SQL; bins must be right-closed. There
-    are no losses and no recalibration, which need the samples.
-    """
+    """Audit a table that is not read into memory, as :func:`audit` does: exact scores by SQL, and tests of cells."""
     from calibrant.metrics import scale
 
     rule = CONVENTIONS[convention]
@@ -327,5 +326,5 @@ def audit_table(
     scores = Scores(sums.samples, sums.classes, tuple(entries))
     return Audit(
         name, TASKS[judged], sums.pairs, scores, {"gap": findings[0].gap}, findings, {}, None, "", bins,
-        convention, seed, notices=(*sums.notices, *notices, ABOUT_CELLS),
+        convention, seed, notices=tuple(dict.fromkeys((*sums.notices, *notices, ABOUT_CELLS))),
     )  # fmt: skip

@@ -7,7 +7,7 @@ drawn without ``pyplot``, so nothing is shown, kept or leaked: save one with ``f
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from calibrant.frames import Array
-from calibrant.metrics.binned import BinTable, ConventionName, equal_width_bins
+from calibrant.metrics.binned import ConventionName, equal_width_bins
 from calibrant.metrics.groups import GroupCalibration, TimeCalibration
 from calibrant.metrics.intervals import Interval, confidence_interval
 from calibrant.metrics.predictions import Predictions, views
@@ -29,9 +29,9 @@ from calibrant.report.style import (
     INK,
     MUTED,
     PAPER,
-    canvas,
+    WIDTH,
+    house_style,
     legend_above,
-    legend_inside,
     literal,
     percent_ticks,
 )
@@ -85,6 +85,11 @@ def reliability_diagram(
     """
     stated, came_true = _axes_of(event)
     table = equal_width_bins(predictions, bins=bins, convention=convention)
+    held = table.samples > 0
+    samples, right = table.samples[held], table.right[held]
+    # A separate bin for confidence 1 has no width to show; between boxes is a little space.
+    width = np.maximum(table.upper[held] - table.lower[held], 0.004)
+    left, width = table.lower[held] + 0.06 * width, 0.88 * width
     handles = (
         Line2D([], [], color=ACCENT, marker="o", markersize=5.5, linewidth=0, label=came_true),
         Patch(color=ACCENT, alpha=0.18, linewidth=0, label="95 % interval"),
@@ -92,44 +97,31 @@ def reliability_diagram(
         Line2D([], [], color=MUTED, linewidth=1, linestyle=(0, (3, 2)), label="calibrated"),
     )
 
+    def draw_bins(axes: Axes) -> None:
+        confidence, accuracy = table.confidence[held] / samples, right / samples
+        low, high = wilson_interval(right, samples)
+        axes.plot((0, 1), (0, 1), color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
+        axes.bar(left, high - low, width, low, align="edge", color=ACCENT, alpha=0.18, linewidth=0)
+        axes.vlines(confidence, accuracy, confidence, color=GAP, linewidth=3, alpha=0.75)
+        axes.plot(
+            confidence, accuracy, "o", color=ACCENT, markersize=5.5, markeredgecolor=PAPER, markeredgewidth=0.8,
+            clip_on=False, zorder=3,
+        )  # fmt: skip
+        axes.set(xlim=(0, 1), ylim=(0, 1), xlabel=stated, ylabel=came_true)
+        axes.xaxis.set_major_locator(FixedLocator([0, 0.2, 0.4, 0.6, 0.8, 1]))
+        axes.xaxis.set_major_formatter(percent_ticks())
+        axes.yaxis.set_major_formatter(percent_ticks())
+
     def draw_histogram(axes: Axes) -> None:
-        left, width, samples = _boxes(table)
         axes.bar(left, samples / predictions.total, width, align="edge", color=ACCENT, linewidth=0)
         axes.set(xlabel=stated, ylabel="samples")
         axes.yaxis.set_major_locator(MaxNLocator(2))
         axes.yaxis.set_major_formatter(percent_ticks())
         axes.grid(visible=False, axis="x")
 
-    draw_bins = partial(_draw_bins, table=table, stated=stated, came_true=came_true)
     if ax is not None:
         return _drawn({draw_bins: 1}, handles, title, ax)
     return _drawn({draw_bins: 5, draw_histogram: 1}, handles, title)
-
-
-def _boxes(table: BinTable) -> tuple[Array, Array, Array]:
-    """Left edge, width and number of samples of the bins that have any, with a little space between them."""
-    held = table.samples > 0
-    # A separate bin for confidence 1 has no width to show.
-    width = np.maximum(table.upper[held] - table.lower[held], 0.004)
-    return table.lower[held] + 0.06 * width, 0.88 * width, table.samples[held]
-
-
-def _draw_bins(axes: Axes, table: BinTable, stated: str, came_true: str) -> None:
-    held = table.samples > 0
-    left, width, samples = _boxes(table)
-    confidence, accuracy = table.confidence[held] / samples, table.right[held] / samples
-    low, high = wilson_interval(table.right[held], samples)
-    axes.plot((0, 1), (0, 1), color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
-    axes.bar(left, high - low, width, low, align="edge", color=ACCENT, alpha=0.18, linewidth=0)
-    axes.vlines(confidence, accuracy, confidence, color=GAP, linewidth=3, alpha=0.75)
-    axes.plot(
-        confidence, accuracy, "o", color=ACCENT, markersize=5.5, markeredgecolor=PAPER, markeredgewidth=0.8,
-        clip_on=False, zorder=3,
-    )  # fmt: skip
-    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel=stated, ylabel=came_true)
-    axes.xaxis.set_major_locator(FixedLocator([0, 0.2, 0.4, 0.6, 0.8, 1]))
-    axes.xaxis.set_major_formatter(percent_ticks())
-    axes.yaxis.set_major_formatter(percent_ticks())
 
 
 def cumulative_plot(
@@ -142,11 +134,7 @@ def cumulative_plot(
     and its largest absolute value is the KS error. The band contains 95 % of what chance gives a calibrated model at
     each threshold.
 
-    Args:
-        predictions: Predictions from ``metrics.predictions``.
-        title: As in :func:`reliability_diagram`.
-        event: As in :func:`reliability_diagram`.
-        ax: Axes of your own to draw the difference in, without the curves above it.
+    Arguments are those of :func:`reliability_diagram`; in axes of your own only the difference is drawn.
 
     References:
         Yoon, Tee, Yoon, Yoon, Kim, Li, Yoo, "ESD: Expected Squared Difference as a Tuning-Free Trainable
@@ -159,7 +147,7 @@ def cumulative_plot(
         [0.0, 0.25, 0.25, 0.5]
     """
     stated, came_true = _axes_of(event)
-    curves = cumulated(predictions)
+    share, threshold, accuracy, confidence, chance = cumulated(predictions)
     order = "the least confident first (their confidence)" if event is None else "in order of their probability"
     above = (
         Line2D([], [], color=ACCENT, linewidth=1.8, label=came_true),
@@ -171,30 +159,28 @@ def cumulative_plot(
     )
 
     def draw_curves(axes: Axes) -> None:
-        share, _, accuracy, confidence, _ = curves
         axes.plot(share, accuracy, color=ACCENT, linewidth=1.8)
         axes.plot(share, confidence, color=INK, linewidth=1.3, linestyle=(0, (4, 2)))
         axes.fill_between(share, accuracy, confidence, color=GAP, alpha=0.35, linewidth=0)
         axes.set(xlim=(0, 1), ylim=(0, None), ylabel="cumulative share")
         axes.yaxis.set_major_formatter(percent_ticks())
 
-    draw_difference = partial(_draw_difference, curves=curves, order=order)
+    def draw_difference(axes: Axes) -> None:
+        axes.fill_between(share, -100 * chance, 100 * chance, color=MUTED, alpha=0.2, linewidth=0)
+        axes.axhline(0, color=MUTED, linewidth=1)
+        axes.plot(share, 100 * (confidence - accuracy), color=GAP, linewidth=1.8)
+        axes.set(xlim=(0, 1), xlabel=f"samples, {order}", ylabel="difference, points")
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        ticks = np.array([0, 0.25, 0.5, 0.75, 1])
+        at = threshold[np.minimum(np.searchsorted(share, ticks), len(share) - 1)]
+        axes.xaxis.set_major_locator(FixedLocator(ticks.tolist()))
+        axes.set_xticklabels(
+            [f"{100 * tick:.0f} %\n({short_confidence(z)})" for tick, z in zip(ticks, at, strict=True)]
+        )
+
     if ax is not None:
         return _drawn({draw_difference: 1}, below, title, ax)
     return _drawn({draw_curves: 5, draw_difference: 2.6}, (*above, *below), title)
-
-
-def _draw_difference(axes: Axes, curves: tuple[Array, ...], order: str) -> None:
-    share, threshold, accuracy, confidence, chance = curves
-    axes.fill_between(share, -100 * chance, 100 * chance, color=MUTED, alpha=0.2, linewidth=0)
-    axes.axhline(0, color=MUTED, linewidth=1)
-    axes.plot(share, 100 * (confidence - accuracy), color=GAP, linewidth=1.8)
-    axes.set(xlim=(0, 1), xlabel=f"samples, {order}", ylabel="difference, points")
-    axes.yaxis.set_major_locator(MaxNLocator(4))
-    ticks = np.array([0, 0.25, 0.5, 0.75, 1])
-    at = threshold[np.minimum(np.searchsorted(share, ticks), len(share) - 1)]
-    axes.xaxis.set_major_locator(FixedLocator(ticks.tolist()))
-    axes.set_xticklabels([f"{100 * tick:.0f} %\n({short_confidence(z)})" for tick, z in zip(ticks, at, strict=True)])
 
 
 def _drawn(
@@ -208,8 +194,15 @@ def _drawn(
     if ax is not None:
         (draw,) = plots
         draw(ax)
-        return legend_inside(ax, title, *handles)
-    with canvas(height, title) as figure:
+        ax.legend(handles=list(handles), loc="best")
+        if title is not None:
+            ax.set_title(literal(title))
+        own: Any = ax.get_figure()
+        figure: Figure = own.figure  # of a part of a figure too
+        return figure
+    with house_style():
+        size = (WIDTH, height + 0.3 * (title is not None))
+        figure = Figure(figsize=size, facecolor=PAPER, layout="constrained")
         every = figure.subplots(len(plots), 1, sharex=True, squeeze=False, height_ratios=list(plots.values()))
         for axes, draw in zip(every[:, 0], plots, strict=True):
             draw(axes)
@@ -248,11 +241,7 @@ def classwise_plot(predictions: Predictions, *, title: str | None = None, ax: Ax
     """Mean probability minus share of classes or labels, with 95 % intervals: the 20 largest gaps, the largest on top.
 
     Of more than 50 classes, those 50 that the model expects most often are compared; of two classes, class 1 is shown.
-
-    Args:
-        predictions: Predictions from ``metrics.predictions``, with probabilities or logits.
-        title: As in :func:`reliability_diagram`.
-        ax: Axes of your own to draw in.
+    Arguments are those of :func:`reliability_diagram`; the predictions need probabilities or logits.
 
     Example:
         >>> from calibrant import metrics, report
@@ -273,10 +262,7 @@ def classwise_plot(predictions: Predictions, *, title: str | None = None, ax: Ax
 def groups_plot(found: GroupCalibration, *, title: str | None = None, ax: Axes | None = None) -> Figure:
     """Gap of each group with its 95 % interval, in the order of the result: the 20 worst, the worst on top.
 
-    Args:
-        found: Result of :func:`calibrant.metrics.calibration_by_group`.
-        title: As in :func:`reliability_diagram`.
-        ax: Axes of your own to draw in.
+    It takes a result of :func:`calibrant.metrics.calibration_by_group`, and arguments of :func:`reliability_diagram`.
 
     Example:
         >>> import numpy as np
@@ -293,10 +279,7 @@ def groups_plot(found: GroupCalibration, *, title: str | None = None, ax: Axes |
 def time_plot(found: TimeCalibration, *, title: str | None = None, ax: Axes | None = None) -> Figure:
     """Gap in each window of time with its 95 % interval, and where it most likely changed, if it did.
 
-    Args:
-        found: Result of :func:`calibrant.metrics.calibration_over_time`.
-        title: As in :func:`reliability_diagram`.
-        ax: Axes of your own to draw in.
+    It takes a result of :func:`calibrant.metrics.calibration_over_time`, and arguments of :func:`reliability_diagram`.
 
     Example:
         >>> import numpy as np

@@ -18,12 +18,7 @@ JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 
 
 def percent(share: float) -> str:
-    r"""A share in percent, or a dash if there is none.
-
-    Example:
-        >>> print(ascii(percent(0.1234)), percent(float("nan")))
-        '12.34\xa0%' –
-    """
+    """A share in percent, or a dash if there is none."""
     return "\N{EN DASH}" if math.isnan(share) else f"{100 * share:.2f}\N{NO-BREAK SPACE}%"
 
 
@@ -33,32 +28,17 @@ def points(share: float) -> str:
 
 
 def ends(gap: Interval) -> str:
-    """The interval of a gap in points.
-
-    Example:
-        >>> ends(Interval("gap", 0.01, -0.001, 0.021, 0.95, "jackknife"))
-        '-0.10 to 2.10'
-    """
+    """The interval of a gap in points."""
     return f"{100 * gap.low:z.2f} to {100 * gap.high:z.2f}"
 
 
 def in_unit(interval: Interval) -> str:
-    """The ends of an interval in the unit of its metric.
-
-    Example:
-        >>> in_unit(Interval("ece", 0.01, 0.0, 0.021, 0.95, "bootstrap"))
-        '0.00 % to 2.10 %'
-    """
+    """The ends of an interval in the unit of its metric."""
     return f"{number(interval.metric, interval.low)} to {number(interval.metric, interval.high)}"
 
 
 def bare_p(value: float) -> str:
-    """A p-value without the letter.
-
-    Example:
-        >>> bare_p(0.0001), bare_p(0.25)
-        ('< 0.001', '0.250')
-    """
+    """A p-value without the letter: ``< 0.001`` or ``0.250``."""
     return p_value(value).removeprefix("p ").removeprefix("= ")
 
 
@@ -85,22 +65,12 @@ def _visible(character: str) -> str:
 
 
 def shortened(name: str, most: int) -> str:
-    """A name of at most so many characters, cut with an ellipsis.
-
-    Example:
-        >>> print(shortened("resnet-50", 7), shortened("resnet", 7))
-        resnet… resnet
-    """
+    """A name of at most so many characters, cut with an ellipsis."""
     return name if len(name) <= most else f"{name[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def as_sentence(text: object) -> str:
-    """What a result prints as, with a capital letter and a full stop.
-
-    Example:
-        >>> as_sentence("no change is detected")
-        'No change is detected.'
-    """
+    """What a result prints as, with a capital letter and a full stop."""
     words = str(text)
     return f"{words[0].upper()}{words[1:]}."
 
@@ -117,24 +87,15 @@ class ScoreRow(NamedTuple):
 def score_rows(models: Sequence[Scores]) -> list[ScoreRow]:
     """The scores of models side by side."""
     found = [{entry.key: entry for entry in scores} for scores in models]
-    labels: dict[str, str] = {}
-    for scores in models:
-        for entry in scores:
-            labels.setdefault(entry.key, entry.label)
     rows = []
-    for key, label in labels.items():
+    for key in dict.fromkeys(key for entries in found for key in entries):
+        having = [entries[key] for entries in found if key in entries]
         values = [str(entries.get(key, "")) for entries in found]
-        conventions = [entries[key].convention for entries in found if key in entries]
-        rows.append(ScoreRow(key, label, values, _shared(conventions)))
+        rows.append(ScoreRow(key, having[0].label, values, _shared([entry.convention for entry in having])))
     return rows
 
 
 def _shared(conventions: Sequence[str]) -> str:
-    """The parts with which all conventions begin: the number of bins of a sweep differs between columns.
-
-    Example:
-        >>> _shared(["P(y = 1); equal mass, 13 bins chosen", "P(y = 1); equal mass, 6 bins chosen"])
-        'P(y = 1); equal mass'
-    """
+    """The parts with which all conventions begin: the number of bins of a sweep differs between columns."""
     parts = zip(*(re.split("(?=[,;] )", each) for each in conventions), strict=False)
     return "".join(same[0] for same in takewhile(lambda each: len(set(each)) == 1, parts))

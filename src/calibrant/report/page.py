@@ -77,13 +77,12 @@ def write_report(
         >>> "<h1>Calibration of <bdi>a &amp; b</bdi></h1>" in page, "Over-confident by 10.00" in page
         (True, True)
     """
-    write_whole(Path(path), render(audits, comparisons, opening=opening, made=made))
+    write_whole(Path(path), render(audits, comparisons, opening, made))
 
 
 def render(
     audits: Sequence[Audit],
     comparisons: Sequence[Compared] = (),
-    *,
     opening: Sequence[str] = (),
     made: Provenance | None = None,
 ) -> str:
@@ -255,10 +254,5 @@ def _power(number: re.Match[str]) -> str:
 
 
 def isolated(name: str) -> Markup:
-    """A name whose writing direction does not affect the text around it.
-
-    Example:
-        >>> print(isolated("a & b"))
-        <bdi>a &amp; b</bdi>
-    """
+    """A name whose writing direction does not affect the text around it."""
     return Markup("<bdi>{}</bdi>").format(name)

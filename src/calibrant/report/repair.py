@@ -98,11 +98,7 @@ def recalibrated(
     seed: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> Repair:
-    """Recalibrate with the method that has the lowest log loss on halves it was not fitted on, and test the result.
-
-    A temperature is tried, and a mixture of methods (``auto``). The temperature is preferred unless the mixture is
-    better by more than one standard error. Raises ``ValueError`` if nothing can be fitted.
-    """
+    """Recalibrate by a temperature, or a mixture that is better by a standard error on halves it was not fitted on."""
     if given.samples < MIN_SAMPLES:
         raise ValueError(f"{given.samples} samples are too few to check it on halves")
     with warnings.catch_warnings():

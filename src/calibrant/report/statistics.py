@@ -58,7 +58,7 @@ def factor_of(view: View) -> Interval | None:
     """
     pairs = view.pairs
     p, event = pairs.confidence.astype(np.float64), pairs.correct.astype(np.float64)
-    weight = weights_of(pairs)
+    weight = np.ones(len(pairs)) if pairs.weight is None else pairs.weight
     stated, came, total = float(weight @ p), float(weight @ event), float(weight.sum())
     if not view.of_event or stated == 0 or came == 0:
         return None
@@ -72,19 +72,8 @@ def factor_of(view: View) -> Interval | None:
     return Interval("factor", math.exp(size), math.exp(size - reach), math.exp(size + reach), 0.95, "normal")
 
 
-def weights_of(pairs: Predictions) -> Array:
-    """Weight of each pair; ones if there are none."""
-    return np.ones(len(pairs)) if pairs.weight is None else pairs.weight
-
-
 def wilson_interval(right: Array, samples: Array) -> tuple[Array, Array]:
-    """95 % interval of a share, from counts.
-
-    Example:
-        >>> low, high = wilson_interval(np.array([10.0]), np.array([10.0]))
-        >>> round(float(low[0]), 3), float(high[0])
-        (0.722, 1.0)
-    """
+    """95 % interval of a share, from counts."""
     share, square = right / samples, ERRORS**2 / samples
     centre = (share + square / 2) / (1 + square)
     half = np.sqrt(share * (1 - share) * square + square**2 / 4) / (1 + square)

@@ -9,7 +9,6 @@ from xml.etree import ElementTree
 
 import matplotlib as mpl
 from markupsafe import Markup
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
@@ -69,13 +68,6 @@ def house_style() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def canvas(height: float, title: str | None) -> Iterator[Figure]:
-    """An empty figure in our style, of this height and a little more for a title."""
-    with house_style():
-        yield Figure(figsize=(WIDTH, height + 0.3 * (title is not None)), facecolor=PAPER, layout="constrained")
-
-
 def legend_above(figure: Figure, title: str | None, *handles: Line2D | Patch) -> None:
     """Put the legend between title and axes, where it hides nothing, on as many lines as its width needs."""
     for columns in range(len(handles), 0, -1):
@@ -95,17 +87,13 @@ def percent_ticks(decimals: int = 0) -> PercentFormatter:
     return PercentFormatter(1, decimals=decimals, symbol=" %")
 
 
-def same_axes(figures: Sequence[Figure], *, x: bool = True, y: bool = True) -> None:
+def same_axes(figures: Sequence[Figure], *, y: bool = True) -> None:
     """Give the axes of figures that stand side by side the same limits, those that show all of them."""
     for row in zip(*(figure.axes for figure in figures), strict=True):
-        if x:
-            lows, highs = zip(*(axes.get_xlim() for axes in row), strict=True)
+        for name in ("xlim", "ylim") if y else ("xlim",):
+            lows, highs = zip(*(getattr(axes, f"get_{name}")() for axes in row), strict=True)
             for axes in row:
-                axes.set_xlim(min(lows), max(highs))
-        if y:
-            lows, highs = zip(*(axes.get_ylim() for axes in row), strict=True)
-            for axes in row:
-                axes.set_ylim(min(lows), max(highs))
+                axes.set(**{name: (min(lows), max(highs))})
 
 
 def literal(text: str) -> str:
@@ -113,29 +101,8 @@ def literal(text: str) -> str:
     return clean(text).replace("$", r"\$")
 
 
-def legend_inside(axes: Axes, title: str | None, *handles: Line2D | Patch) -> Figure:
-    """Put the legend and the title of axes that the user brought; return their figure."""
-    axes.legend(handles=list(handles), loc="best")
-    if title is not None:
-        axes.set_title(literal(title))
-    figure: Any = axes.get_figure()
-    whole: Figure = figure.figure  # of a part of a figure too
-    return whole
-
-
 def inline_svg(figure: Figure, name: str, label: str) -> Markup:
-    """Turn a figure into an ``<svg>`` element.
-
-    Args:
-        figure: Figure to convert.
-        name: Name of the figure on its page: ids inside depend on it, so that they are unique.
-        label: Description of the figure for screen readers.
-
-    Example:
-        >>> from matplotlib.figure import Figure
-        >>> print(inline_svg(Figure(figsize=(1, 1)), "empty", "Nothing & more")[:68])
-        <svg viewBox="0 0 72 72" role="img" aria-label="Nothing &amp; more">
-    """
+    """Turn a figure into an ``<svg>`` element, with ids unique by its name, and a label for screen readers."""
     drawn = io.StringIO()
     with house_style(), mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         figure.savefig(

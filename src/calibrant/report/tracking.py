@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrant import frames, inputs
+from calibrant import inputs
 from calibrant.metrics import evaluate, predictions
 from calibrant.metrics.evaluate import Scores
 from calibrant.posthoc import Calibrator, save
@@ -44,19 +44,15 @@ def log_mlflow(
 
     Returns:
         The scores, by ``"model"`` and ``"calibrated"``.
-
-    Raises:
-        ModuleNotFoundError: If mlflow or matplotlib is missing: ``pip install 'calibrant[mlflow]'``.
-        ValueError: If no run is active.
     """
     mlflow = _package("mlflow")
     active = mlflow.active_run()
     if run_id is None and active is None:
         raise ValueError("no run of MLflow is active: call log_mlflow inside mlflow.start_run(), or pass run_id=")
     run = run_id or active.info.run_id
-    scores, figures = _evaluated(logits, target, calibrator)
+    scores, numbers, figures = _evaluated(logits, target, calibrator)
     client = mlflow.MlflowClient()
-    for name, value in _finite(scores).items():
+    for name, value in numbers.items():
         client.log_metric(run, f"{folder}/{name}", value, step=step)
     for name, figure in figures.items():
         client.log_figure(run, figure, f"{folder}/reliability-{name}.png")
@@ -86,10 +82,9 @@ def log_wandb(
     run = wandb.run if run is None else run
     if run is None:
         raise ValueError("no run of W&B is active: call wandb.init() before log_wandb, or pass run=")
-    scores, figures = _evaluated(logits, target, calibrator)
-    values: dict[str, Any] = dict(_finite(scores))
-    values |= {f"{name}/reliability": wandb.Image(_picture(figure)) for name, figure in figures.items()}
-    run.log({f"{folder}/{name}": value for name, value in values.items()}, step=step)
+    scores, numbers, figures = _evaluated(logits, target, calibrator)
+    pictures = {f"{name}/reliability": wandb.Image(_picture(figure)) for name, figure in figures.items()}
+    run.log({f"{folder}/{name}": value for name, value in (numbers | pictures).items()}, step=step)
     if calibrator is not None:
         artifact = wandb.Artifact(folder, type="calibrator")
         with tempfile.TemporaryDirectory() as temporary:
@@ -101,29 +96,21 @@ def log_wandb(
 
 def _evaluated(
     logits: Any, target: Any, calibrator: Calibrator | None
-) -> "tuple[dict[str, Scores], dict[str, Figure]]":
-    """Scores and figures of the model, and of its calibrated predictions."""
+) -> "tuple[dict[str, Scores], dict[str, Any], dict[str, Figure]]":
+    """Scores, finite numbers and figures of the model, and of its calibrated predictions."""
     from calibrant.report.figures import reliability_diagram
 
     values = inputs.numbers("logits", logits)
-    names = None if calibrator is None or not frames.has_names(target) else calibrator.classes_.tolist()
-    labels = target if names is None else frames.class_indices(target, names)
-    stages = {"model": predictions(logits=values, target=labels)}
+    if calibrator is not None and inputs.has_names(target):
+        target = inputs.class_indices(target, calibrator.classes_.tolist())
+    stages = {"model": predictions(logits=values, target=target)}
     if calibrator is not None:
         after = np.asarray(calibrator.predict_proba(values))
-        stages["calibrated"] = predictions(probabilities=after, target=labels)
+        stages["calibrated"] = predictions(probabilities=after, target=target)
     scores = {stage: evaluate(given) for stage, given in stages.items()}
-    return scores, {stage: reliability_diagram(given, title=stage) for stage, given in stages.items()}
-
-
-def _finite(scores: dict[str, Scores]) -> dict[str, float]:
-    """Finite scores by ``stage/key``."""
-    return {
-        f"{stage}/{entry.key}": entry.value
-        for stage, entries in scores.items()
-        for entry in entries
-        if math.isfinite(entry.value)
-    }
+    figures = {stage: reliability_diagram(given, title=stage) for stage, given in stages.items()}
+    numbers = {f"{stage}/{key}": value for stage, found in scores.items() for key, value in dict(found).items()}
+    return scores, {name: value for name, value in numbers.items() if math.isfinite(value)}, figures
 
 
 def _picture(figure: "Figure") -> Any:

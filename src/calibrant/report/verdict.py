@@ -24,25 +24,7 @@ FEW, ENOUGH = 30, 100
 
 
 def verdict_of(audit: "Audit") -> str:
-    """Say how wrong the stated probabilities are, how certain that is, and whether recalibration helps.
-
-    What is judged is named: the risk of class 1, the top label, each class or label, the confidence. An error is
-    reported if its interval excludes 0; if nothing is rejected, the errors that the samples cannot rule out are.
-    Recalibration repairs the model if no test rejects any more, on samples it was not fitted on; if not, smooth ECE,
-    which needs no bins, measures the error that is left. Groups, time and the baseline are mentioned if something was
-    found there.
-
-    Example:
-        >>> import numpy as np
-        >>> from calibrant import metrics, report
-        >>> generator = np.random.default_rng(0)
-        >>> risk = generator.uniform(0.02, 0.48, 10_000)
-        >>> given = metrics.predictions(probabilities=risk, target=generator.random(10_000) < risk / 2)
-        >>> for sentence in report.audit("model", given).verdict.split(". ")[:2]:
-        ...     print(sentence)
-        Risks of class 1 are overstated by a factor of 2.05 (95 % interval 1.95 to 2.16)
-        The hypothesis that these risks are calibrated is rejected (p < 0.001)
-    """
+    """Say how wrong the stated probabilities are, how certain that is, and whether recalibration helps."""
     findings, samples = audit.findings, audit.scores.samples
     said = []
     if samples < FEW:
@@ -54,12 +36,6 @@ def verdict_of(audit: "Audit") -> str:
         said.append(_of_classes(audit))
     if any(found.rejected for found in findings) and (audit.repair is not None or audit.problem):
         said.append(_recalibration(audit))
-    return " ".join([*said, *_of_groups_and_changes(audit)])
-
-
-def _of_groups_and_changes(audit: "Audit") -> list[str]:
-    """What was found in groups, over time, and since the baseline."""
-    said = []
     if audit.groups is not None and audit.groups.rejected:
         wrong = audit.groups.rejected
         named = _first([f"{shortened(group.name, LONGEST)} ({points(group.gap.value)} points)" for group in wrong])
@@ -71,7 +47,7 @@ def _of_groups_and_changes(audit: "Audit") -> list[str]:
         said.append(as_sentence(audit.over_time))
     if audit.change is not None and audit.change.changed:
         said.append(f"Since the baseline, {audit.change}.")
-    return said
+    return " ".join(said)
 
 
 def _first(each: Sequence[str]) -> str:
@@ -107,12 +83,7 @@ def _stated(view: View) -> str:
 
 
 def _risks(name: str) -> str:
-    """What probabilities of one of two classes are called: a class with a name may be any, so its name stands out.
-
-    Example:
-        >>> print(_risks("1"), "|", _risks("good"))
-        risks of class 1 | probabilities of class 'good' (P(y = good))
-    """
+    """What probabilities of one of two classes are called: a class with a name may be any, so its name stands out."""
     short = shortened(name, LONGEST)
     if short.lstrip("-").isdecimal():
         return f"risks of class {short}"
@@ -190,16 +161,10 @@ def _recalibration(audit: "Audit") -> str:
         return "The higher the probability, the rarer the class: check which class it is for before you recalibrate."
     if audit.repair is None:
         return f"Recalibration was not tried: {audit.problem}."
-    but = ""
-    if _saturated(audit):
+    given, but = audit.predictions, ""
+    if given.logits is None and float((given.confidence == 1).mean()) > 0.5:
         but = ", but most confidences are exactly 1, so the fit depends on the number used in place of p = 0"
     return f"Recalibration by {audit.repair.description} {_effect(audit, audit.repair)}{but}."
-
-
-def _saturated(audit: "Audit") -> bool:
-    """Whether most probabilities do not tell how far their logits are from 0."""
-    given = audit.predictions
-    return given.logits is None and float((given.confidence == 1).mean()) > 0.5
 
 
 def _effect(audit: "Audit", repair: "Repair") -> str:
