@@ -4,6 +4,7 @@ The predictions of the metrics and the samples of post-hoc methods come from :fu
 from :func:`logit_rows`, and :func:`in_container` gives a result the container and the shape of its input.
 """
 
+import re
 import sys
 import warnings
 from collections.abc import Mapping, Sequence, Sized
@@ -357,8 +358,8 @@ def class_names(target: Values, given: Values, count: int) -> list[Any]:
     """
     found = set(frames.as_array(target).ravel().tolist())
     columns = frames.columns(given)
-    if columns and found <= set(columns) and len(columns) == count:
-        return columns
+    if len(columns) == count > 1 and (named := labels_of_columns(columns, found)):
+        return named
     if len(columns) == 1 and len(found) == 2 and columns[0] in found:
         return [*(found - set(columns)), *columns]
     if len(found) != count:
@@ -373,6 +374,27 @@ def class_names(target: Values, given: Values, count: int) -> list[Any]:
             "target holds labels of different types, such as a name and None: leave samples without a label out, or "
             "pass classes="
         ) from None
+
+
+def labels_of_columns(columns: Sequence[Any], found: set[Any]) -> list[Any] | None:
+    """The label that each column of a data frame is named after, such as ``cow`` or ``prob_cow``; None if none is.
+
+    Raises ``ValueError`` if only some are: their order would be a guess.
+    """
+    if found <= set(columns):
+        return list(columns)
+    labels = []
+    for name in columns:
+        ends = [label for label in found if re.search(rf"(^|\W|_){re.escape(str(label))}$", str(name))]
+        labels += sorted(ends, key=lambda label: len(str(label)))[-1:]
+    if not labels:
+        return None
+    if len(labels) < len(columns) or set(labels) != found:
+        raise ValueError(
+            f"only some of the columns {', '.join(map(str, columns))} are named after the classes of the target: name "
+            "all of them so, or pass classes= with the label of every column, in their order"
+        )
+    return labels
 
 
 def class_indices(target: Any, labels: Sequence[Any], ignore_index: int | None = None) -> Marks:
@@ -393,14 +415,15 @@ def class_indices(target: Any, labels: Sequence[Any], ignore_index: int | None =
 
 
 def in_order(given: Any, labels: Sequence[Any] | None) -> Any:
-    """Values of a data frame with its columns in the order of the labels, if these are their names; else as given."""
+    """Values of a data frame with its columns in the order of the labels, if they are named after these."""
     own = [str(name) for name in frames.columns(given)]
     names = [str(label) for label in (range(len(own)) if labels is None else labels)]
-    if len(own) < 2 or own == names or not set(own) & set(names):
+    named = labels_of_columns(own, set(names)) if len(own) > 1 else None
+    if named is None or named == names:
         return given
-    if set(own) != set(names):
+    if sorted(named) != sorted(names):
         raise ValueError(f"the columns {own} are not the classes {names}: name all columns after the classes, or none")
-    return frames.as_array(given)[:, [own.index(name) for name in names]]
+    return frames.as_array(given)[:, [named.index(name) for name in names]]
 
 
 def logit_rows(given: Any, *, one_is_binary: bool = True) -> Any:

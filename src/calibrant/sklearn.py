@@ -22,7 +22,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter, validate_data
 
-from calibrant.inputs import check_choice, checked_weight, warn
+from calibrant.inputs import check_choice, checked_weight, labels_of_columns, warn
 from calibrant.posthoc import Calibrator, FitWarning, logits_from_probabilities
 from calibrant.posthoc.registry import METHODS
 
@@ -47,7 +47,7 @@ class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  #
             sorted labels if there are as many as columns, else 0, 1, ... A single column is that of the second of two.
 
     Attributes:
-        classes_: Label of each class, in the order of the probabilities.
+        classes_: Sorted labels of the classes, in the order of the probabilities.
         calibrator_: The fitted calibrator.
 
     Example:
@@ -78,7 +78,9 @@ class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  #
         values, y = validate_data(self, X, y, dtype=np.float64)
         labels = checked_labels(y)
         weights = None if sample_weight is None else checked_weight(sample_weight, labels.shape)
-        self.classes_ = self._column_labels(labels, values.shape[1])
+        of_columns = self._column_labels(labels, values.shape[1])
+        self._order = np.argsort(of_columns)
+        self.classes_ = of_columns[self._order]
         self.calibrator_ = fitted(self.method, self._logits(values), labels, weights, self.classes_)
         return self
 
@@ -103,10 +105,12 @@ class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  #
         return np.array([str(label) for label in self.classes_], dtype=object)
 
     def _logits(self, values: Array) -> Array:
-        if self.inputs == "logits":
-            return values
-        both = np.hstack((1 - values, values)) if values.shape[1] == 1 else values
-        return np.asarray(logits_from_probabilities(both))
+        """Logits of the classes in sorted order, as scikit-learn's scorers expect them."""
+        if values.shape[1] == 1:
+            first = 1 - values if self.inputs == "probabilities" else np.zeros_like(values)
+            values = np.hstack((first, values))
+        values = values[:, self._order]
+        return values if self.inputs == "logits" else np.asarray(logits_from_probabilities(values))
 
     def _column_labels(self, labels: Array, columns: int) -> Array:
         count = max(2, columns)
@@ -120,8 +124,8 @@ class PredictionCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  #
                 )
             return found
         names = getattr(self, "feature_names_in_", None)
-        if names is not None and columns > 1 and set(present.tolist()) <= set(names.tolist()):
-            return np.asarray(names.tolist())
+        if names is not None and columns > 1 and (named := labels_of_columns(names.tolist(), set(present.tolist()))):
+            return np.asarray(named)
         if len(present) == count:
             return present
         if present.dtype.kind in "iuf" and present.min() >= 0 and present.max() < count:

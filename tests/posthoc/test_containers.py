@@ -236,3 +236,24 @@ def test_whole_numbers_in_any_dtype_are_taken() -> None:
     expected = TemperatureScaling().fit(LOGITS.round(), TARGET).temperature_
     found = TemperatureScaling().fit(LOGITS.round().numpy().astype(int), TARGET.numpy().astype(float))
     assert found.temperature_ == expected
+
+
+@pytest.mark.parametrize("prefix", ["", "prob_", "p "])
+def test_columns_named_after_the_classes_are_found_in_any_order(prefix: str) -> None:
+    pandas = pytest.importorskip("pandas")
+    logits, target = overconfident(400, 3, 2.0, seed=0)
+    names, other = np.array(["cat", "dog", "bobcat"]), [2, 0, 1]
+    frame = pandas.DataFrame(logits.numpy()[:, other], columns=[prefix + names[k] for k in other])
+    fitted = TemperatureScaling().fit(frame, names[target])
+    assert fitted.temperature_ == pytest.approx(TemperatureScaling().fit(logits, target).temperature_)
+    assert list(fitted.classes_) == [names[k] for k in other]
+    turned = frame[list(frame.columns[::-1])]
+    np.testing.assert_array_equal(fitted.predict_proba(turned), fitted.predict_proba(frame))
+
+
+def test_columns_of_which_only_some_are_named_after_classes_are_refused() -> None:
+    pandas = pytest.importorskip("pandas")
+    logits, target = overconfident(50, 3, 2.0, seed=0)
+    frame = pandas.DataFrame(logits.numpy(), columns=["cat", "dog", "other"])
+    with pytest.raises(ValueError, match="other"):
+        TemperatureScaling().fit(frame, np.array(["cat", "dog", "owl"])[target])

@@ -8,7 +8,7 @@ import pytest
 from scipy.special import softmax
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, cross_val_predict
+from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
@@ -69,23 +69,30 @@ class TestLabels:
     @pytest.mark.parametrize(
         ("order", "classes"), [("abc", None), (["red", "amber", "green"], ["red", "amber", "green"])]
     )
-    def test_are_sorted_or_in_the_order_that_is_given(self, order: Any, classes: Any) -> None:
+    def test_are_sorted_whatever_the_order_of_the_columns(self, order: Any, classes: Any) -> None:
         X, y = data()
         calibrator = PredictionCalibrator("temperature", classes=classes).fit(X, np.array(list(order))[y])
-        expected = PredictionCalibrator("temperature").fit(X, y)
-        np.testing.assert_allclose(calibrator.predict_proba(X), expected.predict_proba(X))
-        assert list(calibrator.classes_) == list(calibrator.calibrator_.classes_) == list(order)
+        expected = PredictionCalibrator("temperature").fit(X, y).predict_proba(X)
+        assert list(calibrator.classes_) == list(calibrator.calibrator_.classes_) == sorted(order)
+        np.testing.assert_allclose(calibrator.predict_proba(X), expected[:, np.argsort(list(order))])
         assert list(calibrator.predict(X[:5])) == [order[k] for k in X[:5].argmax(1)]
 
-    def test_columns_of_a_frame_name_the_classes(self) -> None:
+    @pytest.mark.parametrize("prefix", ["", "prob_"])
+    def test_columns_of_a_frame_name_the_classes(self, prefix: str) -> None:
         pandas = pytest.importorskip("pandas")
         X, y = data()
-        order = ["red", "amber", "green"]
-        frame = pandas.DataFrame(X, columns=order)
-        calibrator = PredictionCalibrator("temperature").fit(frame, pandas.Series(np.array(order)[y]))
-        assert list(calibrator.classes_) == order
-        expected = PredictionCalibrator("temperature").fit(X, y).predict_proba(X)
-        np.testing.assert_allclose(calibrator.predict_proba(frame), expected)
+        order = np.array(["red", "amber", "green"])
+        frame = pandas.DataFrame(X, columns=[prefix + name for name in order])
+        found = cross_val_score(PredictionCalibrator("temperature"), frame, order[y], scoring="neg_log_loss")
+        expected = cross_val_score(PredictionCalibrator("temperature"), X, y, scoring="neg_log_loss")
+        np.testing.assert_allclose(found, expected)
+
+    def test_a_single_column_is_that_of_the_second_class(self) -> None:
+        y = np.array(["no", "yes", "no"] * 40)
+        X = np.where(y == "no", 1.0, -0.5)[:, np.newaxis]
+        X[::5] *= -1
+        calibrator = PredictionCalibrator("temperature", classes=["yes", "no"]).fit(X, y)
+        assert list(calibrator.predict(X[1:3])) == ["yes", "no"]
 
     def test_an_absent_class_keeps_its_column(self) -> None:
         X, y = data(4)
