@@ -23,7 +23,7 @@ from calibrant.training.forward import (
     scores_of,
     spread,
 )
-from calibrant.training.guard import GO_BACK, PROBABILITIES, Guard, Reminder, look_like_probabilities
+from calibrant.training.guard import GO_BACK, NOTICED, PROBABILITIES, Guard, Reminder, look_like_probabilities
 from calibrant.training.output_layer import DividedLogits, Layer, divide, find_output, through_layer
 from calibrant.training.temperature_loop import (
     FEWEST,
@@ -159,6 +159,7 @@ class CalibratedLoss:
         weakref.finalize(self, self.reminder.tell)
         self._model = model
         self._layer: nn.Module | None = None
+        self._finished = False  # and not trained since
 
     @property
     def temperature(self) -> float:
@@ -249,6 +250,16 @@ class CalibratedLoss:
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # compiled, counters are a reason to compile again
     def is_due(self, given: bool = True) -> bool:
         """Count a step, and return whether its held-out batch, if one is given, is used."""
+        self._check_state()
+        if self._finished and self.reminder.on:
+            self.guard.warn(
+                "finished",
+                "training goes on after finish(), from a temperature of 1, since logits are divided already: call "
+                "finish(held_out_loader) again at the end, or only once, after the last step",
+            )
+        if self._finished:
+            self._finished = False
+            self.reminder.keep(None)
         has_use = self.method == "temperature" or self.weight > 0
         due = given and has_use and self.steps >= self.next_due
         if due:
@@ -352,6 +363,7 @@ class CalibratedLoss:
 
         ``finish(held_out, new)`` does the same at the end of training.
         """
+        self._check_state()
         found = [self._predicted(batches) for batches in (held_out, new)]
         on_held_out, on_new = (scores_of(logits / self.temperature, target) for logits, target, *_ in found)
         self.guard.compare(on_new, on_held_out)
@@ -376,8 +388,10 @@ class CalibratedLoss:
             The temperature, its standard error, and scores on the data given.
 
         Raises:
-            ValueError: If the logits of the final network are infinite or NaN on every sample.
+            ValueError: If the logits of the final network are infinite or NaN on every sample, or if the state of this
+                loss is from before an earlier call, and the weights of the model are not.
         """
+        self._check_state()
         self.detach()
         self.guard.close_window()
         folds = (self.method == "temperature") if fold is None else fold
@@ -400,7 +414,10 @@ class CalibratedLoss:
         elif folds and self.loss is None and looks_trained_on(log_t, error, on_held_out.accuracy):
             self.guard.warn_of_training_samples(temperature, on_held_out)
         if folds:
-            divide(unwrapped(self._model), layer, temperature, self.output)
+            weights = divide(unwrapped(self._model), layer, temperature, self.output)
+            self._finished = True
+            if abs(log_t) > 2 * NOTICED:  # a second call changes nothing
+                self.reminder.keep(weights)
             self.loop.restart(trained_at - log_t)
             self.reminder.steps = 0
         return Finished(temperature, error, on_held_out, on_new)
@@ -448,12 +465,23 @@ class CalibratedLoss:
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what comes next, in values that load with ``weights_only``."""
         states = {"loop": self.loop.state_dict(), "guard": self.guard.state_dict()}
-        return {"step": self.steps, "due": self.next_due} | states
+        return {"step": self.steps, "due": self.next_due, "finished": self._finished} | states
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, to the bit."""
-        self.steps, self.next_due = state["step"], state["due"]
+        self.steps, self.next_due, self._finished = state["step"], state["due"], state["finished"]
         self.loop.load_state_dict(state["loop"])
         self.guard.load_state_dict(state["guard"])
         if self.divided is not None:
             self.divided.set(self.temperature)
+
+    def _check_state(self) -> None:
+        """Raise if a state from before ``finish`` was loaded, but not the weights of the model from before it."""
+        if self._finished or (changed := self.reminder.have_changed()) is None:
+            return
+        if not changed:
+            raise ValueError(
+                "the state of this loss was saved before finish(), and the model has its weights from after it, which "
+                "the temperature would divide twice: load the weights of the same checkpoint into the model too"
+            )
+        self.reminder.keep(None)

@@ -41,6 +41,8 @@ COLLAPSE = 0.05
 RISE = 0.1
 # Steps of training, and log T, from which on a forgotten finish() matters although the training loss is at T = 1.
 FEWEST_STEPS, NEAR_ONE = 100, 0.1
+# Relative change of the output layer since finish() that is more than rounding to another precision.
+NOTICED = 0.005
 PROBABILITIES = (
     "the model's outputs look like probabilities or log-probabilities: remove the softmax, sigmoid or log-softmax at "
     "its end, since the loss takes logits"
@@ -80,9 +82,22 @@ class Reminder:
         self.steps = 0  # of training since finish()
         self._place = place_of_call()
         self._loop = loop
+        self._divided: Tensor | None = None
+        self._norm = 0.0
+
+    def keep(self, weights: Tensor | None) -> None:
+        """Keep the weights that ``finish()`` divided, or forget them."""
+        self._divided = weights
+        self._norm = 0.0 if weights is None else _norm(weights)
+
+    def have_changed(self) -> bool | None:
+        """Whether these weights were loaded or trained since; None if there are none."""
+        if self._divided is None:
+            return None
+        return not math.isclose(_norm(self._divided), self._norm, rel_tol=NOTICED)
 
     def tell(self) -> None:
-        """Warn if ``finish()`` is missing."""
+        """Warn if ``finish()`` is missing, or its result was replaced."""
         temperature = self._loop.temperature
         if temperature == 1 and self.steps >= FEWEST_STEPS and abs(math.log(self._loop.best)) > NEAR_ONE:
             temperature = self._loop.best
@@ -93,6 +108,17 @@ class Reminder:
                 "finish(held_out_loader) on the loss",
                 self._place,
             )
+        elif self.on and self.have_changed():
+            warn(
+                "the model's weights have changed since finish(): weights saved before it are not divided by the "
+                "temperature. Load weights saved after it, or call finish(held_out_loader) again",
+                self._place,
+            )
+
+
+def _norm(weights: Tensor) -> float:
+    local = getattr(weights, "to_local", weights.detach)()  # the part of this process, if it is sharded
+    return float(torch.linalg.vector_norm(local.float()))
 
 
 class Guard:

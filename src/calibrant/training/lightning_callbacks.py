@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from calibrant import inputs
 from calibrant.training.calibrated_loss import CalibratedLoss, Finished
 from calibrant.training.forward import ScoreSums, logits_in, pair_of
+from calibrant.training.guard import warn
 from calibrant.training.held_out import warn_of_loaders
 from calibrant.training.interleave import SAME, Passes, gives_ranks_the_same, kept_random_state
 from calibrant.training.lightning_data import loader_states, moved, of_ranks, on_training_device, restore_loader
@@ -161,6 +162,17 @@ class TemperatureInTheLoop(Callback):
         """Restore the module as it is without this callback."""
         if self._loss is not None:
             self._loss.detach()
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Warn about weights saved before the end of ``fit``, which are not divided by T."""
+        if (path := trainer.ckpt_path) is None:
+            return
+        saved = torch.load(path, map_location="cpu", weights_only=True).get("callbacks", {}).get(self.state_key, {})
+        if saved and not saved["is_finished"]:
+            warn(
+                f"the weights of {path} were saved before the end of fit and are not divided by the temperature: for "
+                "calibrated ones call calibrant.training.CalibratedLoss(module).finish(held_out_loader) after loading"
+            )
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add the position of the train loader."""

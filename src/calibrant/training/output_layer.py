@@ -1,7 +1,7 @@
 """The output layer, which makes the logits: found, and scaled so that the model itself gives calibrated logits."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -73,13 +73,19 @@ def can_be_scaled(model: nn.Module, layer: nn.Module | None) -> bool:
 
 
 @torch.no_grad()
-def divide(model: nn.Module, layer: nn.Module | None, temperature: float, output: nn.Module | None = None) -> None:
-    """Make a model divide its logits, by weight and bias of the layer that makes them, or else its output."""
+def divide(model: nn.Module, layer: nn.Module | None, temperature: float, output: nn.Module | None = None) -> Tensor:
+    """Make a model divide its logits, by weight and bias of the layer that makes them, or else its output.
+
+    Returns:
+        The weights, or the buffer, that hold the change.
+    """
     if layer is not None and can_be_scaled(model, layer):
         for weights in layer.parameters(recurse=False):
             weights.div_(temperature)
-    else:
-        scale_output(model if output is None else output, temperature)
+        return cast(Tensor, layer.weight)
+    scaled = model if output is None else output
+    scale_output(scaled, temperature)
+    return cast(Tensor, getattr(scaled, BUFFER))
 
 
 def scale_output(model: nn.Module, temperature: float = 1.0) -> None:
