@@ -19,10 +19,9 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Pairs(NamedTuple):
-    """Confidences and whether they are right: samples are the last dimension of every field.
+    """Confidences and whether they are right, samples last; how often each counts, None if all are known to once.
 
-    The weight says how often each sample counts: a mask, or weights of 0 or more. It is None if all are known to count
-    once.
+    The weight is a mask, or holds numbers of 0 or more.
     """
 
     confidence: Tensor
@@ -212,7 +211,7 @@ def check_like(name: str, value: Tensor, like: Tensor, like_name: str) -> None:
 
 
 def check_device(name: str, value: Tensor, like: Tensor, like_name: str) -> None:
-    """Raise ``ValueError`` unless both tensors are on the same device."""
+    """Raise unless both tensors are on the same device."""
     if value.device != like.device:
         raise ValueError(f"{name} is on {value.device} but {like_name} on {like.device}: move one of them with .to()")
 
@@ -248,16 +247,7 @@ def classification(
     ignore_index: int | None = -100,
     sample_weight: Tensor | None = None,
 ) -> Classification:
-    """Validate and flatten classifier output.
-
-    Args:
-        logits: ``(N, C)``, dense ``(N, C, d1, ...)``, or the logit of class 1 as ``(N,)`` or ``(N, 1, ...)``.
-        target: Integer class indices, ``(N, ...)``: the shape of the logits without the class dimension. None if
-            labels do not matter.
-        mask: Boolean, same shape as ``target``; True where a sample counts.
-        ignore_index: Label of samples to ignore; None to ignore none.
-        sample_weight: Non-negative weights, same shape as ``target``.
-    """
+    """Validate and flatten classifier output and weights of its samples; no target if labels do not matter."""
     check_logits(logits)
     if target is None:
         shape, ignore_index = logits.shape[:1] + logits.shape[2:], None
@@ -318,12 +308,7 @@ def multi_label_pairs(
 ) -> Pairs:
     """Validate and flatten multi-label output; every label's probability and whether it applies: each ``(C, N)``.
 
-    Args:
-        logits: ``(N, C)`` or dense ``(N, C, d1, ...)``, one logit per label; ``(N,)`` for a single label.
-        target: 0 or 1, same shape as ``logits``, integer or floating point.
-        mask: Boolean, same shape as ``target``; True where a label counts.
-        ignore_index: Target of labels to ignore; None to ignore none.
-        sample_weight: Non-negative weights, one per sample: the shape of the logits without the label dimension.
+    The weights have the shape of the logits without the label dimension, and everything else has that of the logits.
     """
     check_logits(logits)
     check_dense("target", target)
@@ -398,11 +383,7 @@ def _require_finite(logits: Tensor) -> None:
 
 
 def warn_of_probabilities(data: Classification) -> bool:
-    """Warn about logits that look like the output of a softmax.
-
-    Returns:
-        Whether values could be read and at least 8 samples count, which the check needs.
-    """
+    """Warn about logits that look like probabilities; return whether there were enough readable samples to tell."""
     if not readable(data.logits):
         return False
     rows = data.logits.detach().numpy() if data.mask is None else data.logits.detach().numpy()[data.mask.numpy()]

@@ -277,7 +277,7 @@ class CalibratedLoss:
             self.divided.set(1.0)
         with evaluating(self._model):
             logits = logits_of(self._model, x)
-        data = self.cleaned(logits, y, checked=self.steps > self.every)
+        data = self.cleaned(logits, y)
         self._check_logits(data)
         self.guard.add_held_out(data._replace(logits=data.logits / self.temperature))
         self.loop.observe(data, self.steps, spread(weight, len(data.target)))
@@ -312,13 +312,10 @@ class CalibratedLoss:
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def watch_training(self, logits: Tensor, y: Tensor) -> None:
         """Let the guard see a training batch, the logits as the loss sees them."""
-        self.guard.add_training(self.cleaned(logits.detach(), y, checked=self.steps > 1))
+        self.guard.add_training(self.cleaned(logits.detach(), y))
 
-    def cleaned(self, logits: Tensor, target: Tensor, *, checked: bool = False) -> Classification:
-        """Bring a batch to ``(N, C)``, without samples whose logits overflowed; some are no reason to stop.
-
-        Batches like those that were checked before take a shorter way.
-        """
+    def cleaned(self, logits: Tensor, target: Tensor) -> Classification:
+        """Bring a batch to ``(N, C)``, without samples whose logits overflowed; some are no reason to stop."""
         logits, target, count = forward.finite(logits, target, self.ignore_index, self.multi_label)
         if count:
             self.guard.warn(
@@ -327,9 +324,6 @@ class CalibratedLoss:
                 f"{self.largest_logit:.3g}), and are left out: use bfloat16 or float32 for the last layer, since raw "
                 f"logits grow against the temperature, or, if training has diverged, {GO_BACK}",
             )
-        plain = logits.dim() == 2 and logits.shape[1] > 1 and not self.multi_label
-        if checked and plain and logits.device.type == "cpu" and bool((target != self.ignore_index).all()):
-            return Classification(logits if logits.dtype == torch.float64 else logits.float(), target.long())
         return self._flattened(logits, target)
 
     def _flattened(self, logits: Tensor, target: Tensor, ignore_index: int | None = None) -> Classification:
@@ -352,6 +346,11 @@ class CalibratedLoss:
     def _check_logits(self, data: Classification) -> None:
         if self.next_due <= self.every and look_like_probabilities(data.logits, of_one=False):
             self.guard.warn("softmax", PROBABILITIES)
+
+    def compare_evaluation(self, scores: BatchScores, loader: Any) -> None:
+        """Compare scores of an evaluation with the held-out batches since the last one, which a loader gave."""
+        dropout = self.method != "temperature" and forward.has_dropout(self._model)
+        self.guard.compare_evaluation(scores, loader, dropout=dropout)
 
     def log(self) -> dict[str, float]:
         """Values for a log: the temperature, and scores of the held-out batches of the last window of steps."""

@@ -26,8 +26,6 @@ FOLDS = 5
 FEW = 200
 # Penalties of the head, the strongest first. They are relative to the mean NLL, with features of mean square 1.
 PENALTIES = (1.0, 0.1, 0.01, 1e-3, 1e-4)
-# Features with up to this many elements are kept in float64: 128 MB.
-WHOLE = 2**24
 # Penalty on scales and shifts: too weak to change a fit, unless the likelihood has no maximum.
 PULL = 5e-9
 
@@ -313,19 +311,18 @@ def fit_heads(samples: Outputs, layer: nn.Linear, penalties: Sequence[float] = P
     strong to weak.
     """
     assert samples.features is not None  # noqa: S101 (checked by the caller)
-    features = samples.features
+    features = samples.features.double()
     temperature = temperature_or_one(samples.logits, samples.target)
     first, bias = (part / temperature for part in _weights_of(layer))
-    sizes = features.double().square().mean(0).sqrt()
+    sizes = features.square().mean(0).sqrt()
     sizes = sizes.clamp_min(1e-6 * float(sizes.max())).clamp_min(1e-12)
-    # In float64, as in every step of the search, unless that takes too much memory.
-    scaled = features.double() / sizes if features.numel() <= WHOLE else (features / sizes).float()
-    given = torch.cat([part.double() @ first.T + bias for part in features.split(2**14)])
+    scaled = features / sizes
+    given = features @ first.T + bias
     change = torch.zeros(first.numel() + len(first), dtype=torch.float64)
 
     def penalised(change: Tensor, penalty: float) -> Tensor:
         weight, shift = change[: -len(first)].view_as(first), change[-len(first) :]
-        logits = given + (scaled @ weight.to(scaled.dtype).T).double() + shift
+        logits = given + scaled @ weight.T + shift
         if len(first) == 1:
             logits = torch.cat((torch.zeros_like(logits), logits), 1)
         return F.cross_entropy(logits, samples.target) + penalty / 2 * (change @ change)

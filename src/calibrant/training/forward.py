@@ -44,14 +44,7 @@ def has_dropout(model: nn.Module) -> bool:
 def freeze_batchnorm_statistics(model: nn.Module) -> Iterator[None]:
     """Run forward passes that leave BatchNorm's running statistics as they are.
 
-    Inside this context a batch is still normalised by its own mean and variance, and gradients are not affected.
-
-    Example:
-        >>> model = nn.BatchNorm1d(2)
-        >>> with freeze_batchnorm_statistics(model):
-        ...     _ = model(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
-        >>> model.running_mean, int(model.num_batches_tracked)
-        (tensor([0., 0.]), 0)
+    A batch is still normalised by its own mean and variance, and gradients are not affected.
     """
     layers = [layer for layer in model.modules() if isinstance(layer, BatchNorm) and layer.track_running_stats]
     try:
@@ -109,10 +102,7 @@ def pair_of(batch: Any, what: str = "a batch") -> tuple[Any, Any]:
 
 
 def batches_for(model: nn.Module, loader: Any, function: str) -> Iterator[tuple[Any, Tensor, Any]]:
-    """Batches ``(inputs, target)`` or ``(inputs, target, weight)`` on the device of a model, the weight None if absent.
-
-    ``function`` is the one that was given the loader, for an error.
-    """
+    """Inputs, target, and weight or None, on the device of a model; ``function`` was given the loader."""
     if isinstance(loader, Dataset):
         raise TypeError(f"{function}() takes batches, got a data set: pass a DataLoader of it")
     device = next((weights.device for weights in model.parameters()), torch.device("cpu"))
@@ -172,11 +162,9 @@ def spread(weight: Tensor | None, count: int) -> Tensor | None:
 
 
 def loss_or_zero(loss: Loss, logits: Tensor, target: Tensor, *, minimum: int = 1) -> Tensor:
-    """Return the loss of a batch, or a zero with zero gradients if ignored labels leave fewer than ``minimum`` samples.
+    """The loss of a batch, or a zero that is connected to the logits if ignored labels leave fewer than ``minimum``.
 
-    The zero is connected to the logits, so that ``backward()`` works and every rank of ``DistributedDataParallel``
-    takes part in it. If a batch is too small without any ignored label, the loss itself raises an error. The loss has
-    an attribute ``ignore_index`` if that is not -100.
+    If a batch is too small without any ignored label, the loss itself raises an error.
     """
     ignore_index = getattr(loss, "ignore_index", -100)
     if ignore_index is None or target.numel() < minimum:

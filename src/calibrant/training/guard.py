@@ -331,27 +331,22 @@ class Guard:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what is warned about next."""
-        values = (
-            (name, each.state_dict() if isinstance(each, ScoreSums) else each) for name, each in vars(self).items()
-        )
-        return copy.deepcopy(dict(values))
+        sums = {"training": self.training.state_dict(), "held_out": self.held_out.state_dict()}
+        return copy.deepcopy(vars(self) | sums)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
-        for name, value in copy.deepcopy(dict(state)).items():
-            if isinstance(sums := getattr(self, name), ScoreSums):
-                sums.load_state_dict(value)
-            else:
-                setattr(self, name, value)
+        values = copy.deepcopy(dict(state))
+        self.training.load_state_dict(values.pop("training"))
+        self.held_out.load_state_dict(values.pop("held_out"))
+        vars(self).update(values)
 
 
 def _named(held_out: BatchScores) -> dict[str, float]:
     """Scores of held-out batches, as far as there are any, for a log."""
     values = {}
     if held_out.samples:
-        values = {
-            "held_out_accuracy": held_out.accuracy,
-            "held_out_nll": held_out.nll,
-            "held_out_gap": held_out.gap,
-        }
-    return values | ({"objective": held_out.value, "silent": held_out.silent} if held_out.values else {})
+        values = {f"held_out_{name}": getattr(held_out, name) for name in ("accuracy", "nll", "gap")}
+    if held_out.values:
+        values |= {"objective": held_out.value, "silent": held_out.silent}
+    return values

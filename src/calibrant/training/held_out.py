@@ -68,14 +68,7 @@ def interleaved_split(
 
 
 class EvenBatches(Sampler[list[int]]):
-    """Batches of a sampler whose sizes differ by at most one and are at most ``batch_size``.
-
-    An objective of a batch of one or two samples is noise, or not defined.
-
-    Example:
-        >>> [len(batch) for batch in EvenBatches(range(129), 128)]
-        [65, 64]
-    """
+    """Batches of a sampler whose sizes differ by at most one: an objective of one or two samples is not defined."""
 
     def __init__(self, sampler: Any, batch_size: int) -> None:
         inputs.check_count("batch_size", batch_size)

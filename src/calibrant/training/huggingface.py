@@ -15,12 +15,7 @@ from transformers import Trainer
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from calibrant.training.calibrated_loss import BatchNormUse, CalibratedLoss, Finished, Method
-from calibrant.training.forward import (
-    Loss,
-    has_dropout,
-    minimum_samples,
-    scores_of,
-)
+from calibrant.training.forward import Loss, minimum_samples, scores_of
 from calibrant.training.held_out import even_size, warn_of_data
 from calibrant.training.interleave import Passes, kept_random_state, seed_all
 from calibrant.training.temperature_loop import refined_nll
@@ -282,9 +277,7 @@ class InterleavedTrainer(Trainer):
             for name, value in (("accuracy", scores.accuracy), ("ece", scores.ece), ("refined_nll", refined)):
                 output.metrics.setdefault(f"{prefix}_{name}", value)
             if self.calibrated_loss is not None and self.is_in_train and prefix == "eval":
-                model: Any = self.model
-                dropout = self.method != "temperature" and has_dropout(model)
-                self.calibrated_loss.guard.compare_evaluation(scores, self._drawn().loader, dropout=dropout)
+                self.calibrated_loss.compare_evaluation(scores, self._drawn().loader)
         return output
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:

@@ -67,11 +67,9 @@ def interleave(
 class InterleavedLoader:
     """Loader that :func:`interleave` returns.
 
-    Its state is exact at the end of a pass: the calibration loader continues within its own pass, which is drawn again
-    from the random state that it started with. That holds for every loader that takes its order from torch's global
-    generator, from a generator given to it or its sampler, or from a sampler with ``set_epoch``, which is called here.
-    Random transforms in persistent workers are the exception: those workers' generators cannot be restored. A state
-    from within a pass continues with the next one.
+    Its state is exact at the end of a pass, except for random transforms in persistent workers: the calibration loader
+    continues within its own pass, which is drawn again from the random state that it started with. A state from within
+    a pass continues with the next one.
     """
 
     def __init__(
@@ -139,8 +137,7 @@ class Passes:
     Args:
         loader: Gives batches; iterated more than once.
         minimum: Fewest samples of a batch; :meth:`next_batch` leaves out smaller ones.
-        seed: Give the passes random numbers of their own, seeded by this and their number, which leave those of
-            training alone. Without it they draw from the same as everything else.
+        seed: Seed of random numbers of its own, which leave those of training alone; without it there are none.
     """
 
     def __init__(self, loader: Iterable[Any], minimum: int = 1, seed: int | None = None) -> None:
@@ -280,10 +277,7 @@ def _lengths(batch: Any) -> Iterator[int]:
 
 
 def random_state(generators: Iterable[torch.Generator] = ()) -> RandomState:
-    """The state of torch's, Python's and NumPy's global generators and of others, in tensors, tuples and numbers only.
-
-    Such values load with ``torch.load(..., weights_only=True)``.
-    """
+    """The state of all global generators and of others, in values that load with weights_only."""
     name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 (the state transforms draw from)
     state: RandomState = {
         "torch": torch.get_rng_state(),

@@ -19,7 +19,6 @@ from calibrant.training.forward import (
     BatchScores,
     ScoreSums,
     cross_entropy,
-    has_dropout,
     logits_of,
     loss_or_zero,
     marked_target,
@@ -229,8 +228,7 @@ class InterleavedModule(lightning.LightningModule):
             values |= self.calibrated_loss.guard.since_log()
         if self.method == "temperature":
             values["temperature"] = self.temperature
-        self.history.append({"epoch": self.current_epoch} | self._named("train", values) | self._validation)
-        self._log("train", values)
+        self.history.append({"epoch": self.current_epoch} | self._log("train", values) | self._validation)
 
     def on_validation_epoch_start(self) -> None:
         """Begin new scores."""
@@ -251,13 +249,12 @@ class InterleavedModule(lightning.LightningModule):
         """Log the scores, compare them with held-out ones, and restore the random state of training."""
         scores = self.evaluation_scores.since()
         values = self._values(scores)
-        self._log("validation", values)
+        logged = self._log("validation", values)
         if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
             if self.calibrated_loss is not None and values:
                 loader = getattr(self.trainer.train_dataloader, "calibration_loader", None)
-                dropout = self.method != "temperature" and has_dropout(self.model)
-                self.calibrated_loss.guard.compare_evaluation(scores, loader, dropout=dropout)
-            self._validation = self._named("validation", values)
+                self.calibrated_loss.compare_evaluation(scores, loader)
+            self._validation = logged
         if self._random_before_validation is not None:
             set_random_state(self._random_before_validation)
             self._random_before_validation = None
@@ -297,19 +294,18 @@ class InterleavedModule(lightning.LightningModule):
             return {}
         return {"loss": scores.value if scores.values else scores.nll, "accuracy": scores.accuracy, "ece": scores.ece}
 
-    def _log(self, stage: str, values: Mapping[str, float], *, on_step: bool = False) -> None:
+    def _log(self, stage: str, values: Mapping[str, float], *, on_step: bool = False) -> dict[str, float]:
+        """Log values, and return them with their names in the log."""
+        logged = {}
         for name, value in values.items():
+            is_nll = name == "loss" and (stage != "train" or self.loss is None)
+            full_name = f"{stage}_nll" if is_nll else f"{stage}_{name}"
+            logged[full_name] = value
             self.log(
-                self._name(stage, name), value, on_step=on_step, on_epoch=not on_step, sync_dist=not on_step,
+                full_name, value, on_step=on_step, on_epoch=not on_step, sync_dist=not on_step,
                 prog_bar=name in ON_PROGRESS_BAR,
             )  # fmt: skip
-
-    def _named(self, stage: str, values: Mapping[str, float]) -> dict[str, float]:
-        return {self._name(stage, name): value for name, value in values.items()}
-
-    def _name(self, stage: str, name: str) -> str:
-        loss_name = "loss" if stage == "train" and self.loss is not None else "nll"
-        return f"{stage}_{loss_name if name == 'loss' else name}"
+        return logged
 
     def finish(self, held_out: Iterable[Any], new: Iterable[Any] | None = None) -> Finished:
         """Calibrate the model of an unfinished checkpoint, as ``fit`` does, and compare with ``new`` batches."""

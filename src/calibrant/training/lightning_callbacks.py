@@ -137,7 +137,7 @@ class TemperatureInTheLoop(Callback):
             return
         new = self._validation.since()
         if new.samples:
-            self._loss.guard.compare_evaluation(new, self.held_out, dropout=False)
+            self._loss.compare_evaluation(new, self.held_out)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the scores of the epoch."""

@@ -74,11 +74,7 @@ def can_be_scaled(model: nn.Module, layer: nn.Module | None) -> bool:
 
 @torch.no_grad()
 def divide(model: nn.Module, layer: nn.Module | None, temperature: float, output: nn.Module | None = None) -> Tensor:
-    """Make a model divide its logits, by weight and bias of the layer that makes them, or else its output.
-
-    Returns:
-        The weights, or the buffer, that hold the change.
-    """
+    """Divide the layer that makes a model's logits, or else its output; return the weights or buffer that changed."""
     if layer is not None and can_be_scaled(model, layer):
         for weights in layer.parameters(recurse=False):
             weights.div_(temperature)
@@ -89,10 +85,9 @@ def divide(model: nn.Module, layer: nn.Module | None, temperature: float, output
 
 
 def scale_output(model: nn.Module, temperature: float = 1.0) -> None:
-    """Make a model divide its own logits by a temperature, kept in a buffer of its state.
+    """Make a model, whose logits no linear layer makes, divide them by a temperature, in a buffer of its state.
 
-    For models whose logits are not the output of one linear layer. To load the state of such a model into a new one,
-    call ``scale_output(new_model)`` first.
+    To load that state into a new model, call ``scale_output(new_model)`` first.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
@@ -117,10 +112,7 @@ def _divide(module: nn.Module, _: Any, output: Any) -> Any:
 
 
 class DividedLogits:
-    """Divides the logits of a module by a temperature until it is removed; ``latest`` holds those of the last pass.
-
-    For a model that computes its own loss, while it trains.
-    """
+    """Divides the logits of a module by a temperature until it is removed; ``latest`` holds those of the last pass."""
 
     def __init__(self, module: nn.Module) -> None:
         self.latest: Tensor | None = None

@@ -64,21 +64,8 @@ class TemperatureLoop:
 
     A buffer holds the latest ``samples`` held-out logits, except those older than half of the training so far. Whenever
     a quarter of the buffer is new, its best temperature is computed. T is 1 until the held-out log loss at that
-    temperature has stopped falling, and from then on moves part of the way to it: before, the network learns more than
-    it overfits, and a rising T would only slow it down. A plateau at chance level is not overfitting: T stays 1 until
-    the held-out log loss has been clearly lower than that of the class frequencies, or is far higher at T = 1. When the
-    log loss falls below its minimum again at a best temperature of 1 or less, T returns to 1. T is never below 1, which
-    would act as a higher learning rate does. No gradient is involved.
-
-    Example:
-        >>> from calibrant.losses import checks
-        >>> logits = torch.randn(500, 5, generator=torch.Generator().manual_seed(0)) * 4
-        >>> target = (logits / 4 + torch.randn(500, 5, generator=torch.Generator().manual_seed(1))).argmax(1)
-        >>> loop = TemperatureLoop()
-        >>> loop.patience = 0
-        >>> loop.observe(checks.classification(logits, target), step=0)
-        >>> loop.temperature > 1
-        True
+    temperature has stopped falling, and from then on moves part of the way to it. ``docs/science.md`` gives the
+    reasons, and those of plateaus, of a new minimum and of no T below 1.
     """
 
     # Settings of the method. benchmarks/trust.py compares others; the log loss hardly depends on the first two.
@@ -182,8 +169,8 @@ class TemperatureLoop:
     def trained_at(self, logits: Tensor) -> float:
         """Log of the temperature that the network with these held-out logits was trained at.
 
-        This is T of the last step, unless earlier weights were put back since: their logits have another scale, and T
-        was then smaller by about as much.
+        This is T of the last step, unless earlier weights, of logits with another scale, were put back since: T was
+        then smaller by about as much.
         """
         if not self._entries:
             return self.prior
@@ -223,16 +210,9 @@ def log_loss(logits: Tensor, target: Tensor, log_temperature: float, weight: Ten
 
 
 def refined_nll(logits: Tensor, target: Tensor) -> tuple[float, float]:
-    """Return the mean log loss after the best temperature, and that temperature.
+    """The mean log loss after the best temperature, and that temperature, 1 if there is none.
 
-    If there is no best temperature, as for a model no better than chance, this is the plain log loss and 1. Logits that
-    are not finite have an infinite loss. Samples labelled -100 are ignored.
-
-    Example:
-        >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
-        >>> score, temperature = refined_nll(logits, torch.tensor([0, 0, 0, 0]))
-        >>> round(score, 4), round(temperature, 4)
-        (0.5623, 3.641)
+    Logits that are not finite have an infinite loss. Samples labelled -100 are ignored.
     """
     finite = logits.isfinite()
     data = checks.classification(torch.where(finite, logits, 0.0), target)
