@@ -21,7 +21,6 @@ from calibrant.training.forward import (
     freeze_batchnorm_statistics,
     logits_of,
     scores_of,
-    spread,
 )
 from calibrant.training.guard import GO_BACK, NOTICED, PROBABILITIES, Guard, Reminder, look_like_probabilities
 from calibrant.training.output_layer import DividedLogits, Layer, divide, find_output, through_layer
@@ -224,10 +223,7 @@ class CalibratedLoss:
             return forward.loss_or_zero(self.loss, logits, y)
         if sample_weight is None and not self.multi_label and logits.dim() > 1 and logits.shape[1] > 1:
             return forward.cross_entropy(logits, y, ignore_index=self.ignore_index)
-        return self._nll(self._flattened(logits, y), sample_weight)
-
-    def _nll(self, data: Classification, weight: Tensor | None) -> Tensor:
-        return forward.cross_entropy(data.logits, forward.marked_target(data), spread(weight, len(data.target)))
+        return forward.nll(self._flattened(logits, y, sample_weight))
 
     def attach(self, x: Any) -> None:
         """Divide the logits by T where they are made, until ``finish``, for a model that computes its own loss.
@@ -277,10 +273,10 @@ class CalibratedLoss:
             self.divided.set(1.0)
         with evaluating(self._model):
             logits = logits_of(self._model, x)
-        data = self.cleaned(logits, y)
+        data = self.cleaned(logits, y, weight)
         self._check_logits(data)
         self.guard.add_held_out(data._replace(logits=data.logits / self.temperature))
-        self.loop.observe(data, self.steps, spread(weight, len(data.target)))
+        self.loop.observe(data, self.steps)
         if self.divided is not None:
             self.divided.set(self.temperature)
 
@@ -288,11 +284,11 @@ class CalibratedLoss:
         """Return the objective of a held-out batch, not yet weighted."""
         with freeze_batchnorm_statistics(self._model) if self.batchnorm == "freeze" else nullcontext():
             logits = logits_of(self._model, x) if self.method == "published" else self._through_head(x)
-        data = self._flattened(logits, y, getattr(self.objective, "ignore_index", None))
+        data = self._flattened(logits, y, weight, getattr(self.objective, "ignore_index", None))
         self._check_logits(data)
         self.guard.add_held_out(data)
         if self.objective is None:
-            value = self._nll(data, weight)
+            value = forward.nll(data)
         else:
             self.guard.watch(logits, "objective")
             value = forward.objective_of(self.objective, logits, y, weight)
@@ -314,7 +310,7 @@ class CalibratedLoss:
         """Let the guard see a training batch, the logits as the loss sees them."""
         self.guard.add_training(self.cleaned(logits.detach(), y))
 
-    def cleaned(self, logits: Tensor, target: Tensor) -> Classification:
+    def cleaned(self, logits: Tensor, target: Tensor, weight: Tensor | None = None) -> Classification:
         """Bring a batch to ``(N, C)``, without samples whose logits overflowed; some are no reason to stop."""
         logits, target, count = forward.finite(logits, target, self.ignore_index, self.multi_label)
         if count:
@@ -324,11 +320,13 @@ class CalibratedLoss:
                 f"{self.largest_logit:.3g}), and are left out: use bfloat16 or float32 for the last layer, since raw "
                 f"logits grow against the temperature, or, if training has diverged, {GO_BACK}",
             )
-        return self._flattened(logits, target)
+        return self._flattened(logits, target, weight)
 
-    def _flattened(self, logits: Tensor, target: Tensor, ignore_index: int | None = None) -> Classification:
+    def _flattened(
+        self, logits: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int | None = None
+    ) -> Classification:
         ignored = self.ignore_index if ignore_index is None else ignore_index
-        return forward.flattened(logits, target, multi_label=self.multi_label, ignore_index=ignored)
+        return forward.flattened(logits, target, weight, multi_label=self.multi_label, ignore_index=ignored)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _warn_of_same(self, x: Any, y: Tensor, x_held_out: Any, y_held_out: Tensor) -> None:
@@ -364,7 +362,7 @@ class CalibratedLoss:
         """
         self._check_state()
         found = [self._predicted(batches) for batches in (held_out, new)]
-        on_held_out, on_new = (scores_of(logits / self.temperature, target) for logits, target, *_ in found)
+        on_held_out, on_new = (scores_of(data.logits / self.temperature, data.target) for data, _ in found)
         self.guard.compare(on_new, on_held_out)
         return on_held_out, on_new
 
@@ -394,12 +392,13 @@ class CalibratedLoss:
         self.detach()
         self.guard.close_window()
         folds = (self.method == "temperature") if fold is None else fold
-        logits, target, weight, layer = self._predicted(held_out)
+        data, layer = self._predicted(held_out)
+        logits, target, _ = data
         self.guard.judge_final(scores_of(logits, target))
         log_t = error = 0.0
         trained_at = self.loop.trained_at(logits)
         if folds:
-            log_t, error = final_temperature(logits, target, weight, self.loop, self.guard)
+            log_t, error = final_temperature(data, self.loop, self.guard)
         elif len(target) < FEWEST:
             few = f"{len(target)} held-out samples are too few to measure calibration: hold out more data"
             self.guard.warn("few", few)
@@ -407,8 +406,8 @@ class CalibratedLoss:
         on_held_out = scores_of(logits / temperature, target)
         on_new = None
         if new is not None:
-            new_logits, new_target, *_ = self._predicted(new)
-            on_new = scores_of(new_logits / temperature, new_target)
+            new_data, _ = self._predicted(new)
+            on_new = scores_of(new_data.logits / temperature, new_data.target)
             self.guard.compare(on_new, on_held_out)
         elif folds and self.loss is None and looks_trained_on(log_t, error, on_held_out.accuracy):
             self.guard.warn_of_training_samples(temperature, on_held_out)
@@ -421,31 +420,31 @@ class CalibratedLoss:
             self.reminder.steps = 0
         return Finished(temperature, error, on_held_out, on_new)
 
-    def _predicted(self, batches: Iterable[Any]) -> tuple[Tensor, Tensor, Tensor | None, nn.Module | None]:
-        """Logits, target and weights of samples of all ranks, on the CPU, and the layer that makes the logits.
+    def _predicted(self, batches: Iterable[Any]) -> tuple[Classification, nn.Module | None]:
+        """Samples of all ranks, on the CPU, and the layer that makes the logits.
 
         Samples whose logits are infinite or NaN are left out, with a warning.
         """
         model, layer = unwrapped(self._model), self._layer
         parts: list[Classification] = []
-        weights: list[Tensor | None] = []
-        left_out = 0
+        left_out = weighted = 0
         with evaluating(model):
             for x, y, weight in forward.batches_for(model, batches, "finish"):
                 if layer is None:
                     layer = find_output(model, x)
                 logits, y, count = forward.finite(logits_of(model, x), y, self.ignore_index, self.multi_label)
-                data = self._flattened(logits, y)
-                parts.append(data)
-                weights.append(spread(weight, len(data.target)))
+                parts.append(self._flattened(logits, y, weight))
                 left_out += count
-        known = [weight for weight in weights if weight is not None]
-        if known and len(known) < len(parts):
-            raise ValueError(f"{len(known)} of {len(parts)} batches have weights: give all of them or none")
-        logits, target, of_samples = gathered(forward.joined(parts), torch.cat(known) if known else None)
+                weighted += weight is not None
+        if 0 < weighted < len(parts):
+            raise ValueError(f"{weighted} of {len(parts)} batches have weights: give all of them or none")
+        data = gathered(forward.joined(parts))
+        samples = len(data.target)
         if distributed.is_distributed():
             left_out = int(distributed.sum_across_ranks(torch.tensor(left_out, device=parts[0].logits.device)))
-        if left_out and not len(target):
+        if weighted and not samples and not left_out:
+            raise ValueError("every weight is 0, so there is nothing to calibrate on: give some sample a weight")
+        if left_out and not samples:
             raise ValueError(
                 f"the final network's logits are infinite or NaN on all {left_out} samples, so there is nothing to "
                 f"calibrate: {GO_BACK}"
@@ -453,13 +452,11 @@ class CalibratedLoss:
         if left_out:
             self.guard.warn(
                 "final not finite",
-                f"the final network's logits are infinite or NaN on {left_out} of {left_out + len(target)} samples, "
+                f"the final network's logits are infinite or NaN on {left_out} of {left_out + samples} samples, "
                 "which are left out: run finish() in float32 or bfloat16 if they overflow in float16, check the inputs "
                 f"of these samples, or, if training has diverged, {GO_BACK}",
             )
-        if of_samples is not None and not of_samples.any():
-            raise ValueError("every weight is 0, so there is nothing to calibrate on: give some sample a weight")
-        return logits, target, of_samples, layer
+        return data, layer
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what comes next, in values that load with ``weights_only``."""

@@ -122,8 +122,12 @@ def batches_for(model: nn.Module, loader: Any, function: str) -> Iterator[tuple[
         raise ValueError("the loader gave no batch: pass batches (x, y)")
 
 
-def flattened(logits: Tensor, target: Tensor, *, multi_label: bool = False, ignore_index: int = -100) -> Classification:
+def flattened(
+    logits: Tensor, target: Tensor, weight: Tensor | None = None, *, multi_label: bool = False, ignore_index: int = -100
+) -> Classification:
     """Check a batch and bring it to ``(N, C)`` logits; every label of a multi-label batch is a binary sample."""
+    if weight is not None:
+        weight = spread(weight, target.shape)
     if multi_label:
         if target.shape != logits.shape:
             raise ValueError(
@@ -131,12 +135,13 @@ def flattened(logits: Tensor, target: Tensor, *, multi_label: bool = False, igno
                 f"got {tuple(target.shape)}"
             )
         logits, target = logits.reshape(-1), target.reshape(-1).long()
+        weight = None if weight is None else weight.reshape(-1)
     elif target.is_floating_point() and target.numel() == logits.numel() == len(logits):
         # as torch.nn.BCEWithLogitsLoss takes them
         if readable(target) and not bool(((target == 0) | (target == 1)).all()):
             raise ValueError("a floating-point target of binary logits must be 0 or 1: round it, or pass class indices")
         target = target.long()
-    return checks.classification(logits, target, None, ignore_index)
+    return checks.classification(logits, target, None, ignore_index, weight)
 
 
 def finite(logits: Tensor, target: Tensor, ignore_index: int, multi_label: bool = False) -> tuple[Tensor, Tensor, int]:
@@ -150,15 +155,14 @@ def finite(logits: Tensor, target: Tensor, ignore_index: int, multi_label: bool 
     return logits.nan_to_num(0.0, 0.0, 0.0), target.masked_fill(bad, ignore_index), count
 
 
-def spread(weight: Tensor | None, count: int) -> Tensor | None:
-    """One weight for each of ``count`` predictions, from weights per prediction or per sample."""
-    if weight is None:
-        return None
-    if weight.numel() != count and (weight.dim() != 1 or not len(weight) or count % len(weight)):
+def spread(weight: Tensor, shape: torch.Size) -> Tensor:
+    """Weights of predictions of a shape, from weights per prediction or per sample."""
+    count = shape.numel()
+    if weight.numel() == count:
+        return weight.reshape(shape)
+    if weight.dim() != 1 or not len(weight) or count % len(weight):
         raise ValueError(f"expected one weight per sample, got {tuple(weight.shape)} for {count} predictions")
-    if readable(weight) and bool(((weight < 0) | ~weight.isfinite()).any()):
-        raise ValueError("weights must be finite and not negative")
-    return weight.reshape(-1) if weight.numel() == count else weight.repeat_interleave(count // len(weight))
+    return weight.repeat_interleave(count // len(weight)).reshape(shape)
 
 
 def loss_or_zero(loss: Loss, logits: Tensor, target: Tensor, *, minimum: int = 1) -> Tensor:
@@ -179,9 +183,8 @@ def loss_or_zero(loss: Loss, logits: Tensor, target: Tensor, *, minimum: int = 1
 def objective_of(objective: Loss, logits: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
     """Return a calibration objective, which may need several samples, or weights of the samples."""
     if weight is not None:
-        shape = logits.shape[:1] + logits.shape[2:]
-        of_samples: Any = spread(weight, shape.numel())
-        return objective(logits, target, sample_weight=of_samples.reshape(shape))  # type: ignore[call-arg]
+        of_samples = spread(weight, logits.shape[:1] + logits.shape[2:])
+        return objective(logits, target, sample_weight=of_samples)  # type: ignore[call-arg]
     if distributed.is_distributed():  # the objective is that of the global batch: one rank's labels do not decide
         return objective(logits, target)
     return loss_or_zero(objective, logits, target, minimum=minimum_samples(objective))
@@ -198,14 +201,18 @@ def zero_of(logits: Tensor) -> Tensor:
     return torch.where(torch.zeros_like(logits, dtype=torch.bool), logits, 0.0).sum()
 
 
-def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100) -> Tensor:
+def cross_entropy(logits: Tensor, target: Tensor, ignore_index: int = -100) -> Tensor:
     """Mean NLL of ``(N, C, ...)`` logits as in torch; 0, with a zero gradient, where every sample is ignored."""
-    counts = target != ignore_index
-    if weight is None:
-        total = F.cross_entropy(logits, target, ignore_index=ignore_index, reduction="sum")
-        return total / counts.sum().clamp_min(1)
-    each = F.cross_entropy(logits, target, ignore_index=ignore_index, reduction="none")
-    weight = torch.where(counts, weight.to(each.dtype), 0.0)
+    total = F.cross_entropy(logits, target, ignore_index=ignore_index, reduction="sum")
+    return total / (target != ignore_index).sum().clamp_min(1)
+
+
+def nll(data: Classification) -> Tensor:
+    """Mean NLL of checked samples, each as often as it counts."""
+    if data.weight is None or not data.weight.is_floating_point():
+        return cross_entropy(data.logits, marked_target(data))
+    each = F.cross_entropy(data.logits, data.target, reduction="none")
+    weight = data.weight.to(each.dtype)
     return (each * weight).sum() / weight.sum().clamp_min(torch.finfo(each.dtype).tiny)
 
 

@@ -18,10 +18,10 @@ from calibrant.training.calibrated_loss import BatchNormUse, CalibratedLoss, Fin
 from calibrant.training.forward import (
     BatchScores,
     ScoreSums,
-    cross_entropy,
     logits_of,
     loss_or_zero,
     marked_target,
+    nll,
     pair_of,
 )
 from calibrant.training.guard import warn
@@ -197,8 +197,7 @@ class InterleavedModule(lightning.LightningModule):
 
     def _training_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         if self.loss is None:
-            data = self._checked(logits, target)
-            return cross_entropy(data.logits, marked_target(data))
+            return nll(self._checked(logits, target))
         return loss_or_zero(self.loss, logits, target)
 
     def _checked(self, logits: Tensor, target: Tensor) -> Classification:
