@@ -41,17 +41,11 @@ WALK = 0.382
 
 
 class Step(NamedTuple):
-    """Parts of the loss of a training step.
+    """Parts of the loss of a training step."""
 
-    Attributes:
-        loss: Training loss, without the objective.
-        logits: Logits of the training batch, divided by the temperature.
-        objective: Objective on the held-out batch, not yet weighted; None at a step without.
-    """
-
-    loss: Tensor
-    logits: Tensor
-    objective: Tensor | None
+    loss: Tensor  # without the objective
+    logits: Tensor  # of the training batch, divided by the temperature
+    objective: Tensor | None  # on the held-out batch, not yet weighted; None at a step without
 
 
 class Finished(NamedTuple):
@@ -73,11 +67,10 @@ class Finished(NamedTuple):
 class CalibratedLoss:
     r"""The training loss of a network that is to be calibrated, with held-out data beside it.
 
-    With the default method, the **temperature in the loop**, held-out batches only run forward. While their log loss
-    at the best temperature falls, the loss is plain cross-entropy. Once it has stopped falling, the network overfits:
-    from then on the training loss is computed on logits divided by a temperature T, which is fitted to the latest
-    held-out logits again and again. No gradient comes from held-out data, and there is no weight to choose.
-    :meth:`finish` fits T once more and divides the output layer by it. ``docs/science.md`` derives the method.
+    With the default method, the **temperature in the loop**, held-out batches only run forward. Once their log loss at
+    the best temperature has stopped falling, the training loss is computed on logits divided by a temperature T, which
+    follows the latest held-out logits. :meth:`finish` fits T once more and divides the output layer by it.
+    ``docs/science.md`` derives the method.
 
     Args:
         model: Returns logits, or an object with ``.logits``.
@@ -164,6 +157,11 @@ class CalibratedLoss:
     def temperature(self) -> float:
         """What the training loss divides the logits by now; 1 for methods without one."""
         return self.loop.temperature
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether there were steps since the last ``finish``."""
+        return self.steps > 0 and not self._finished
 
     @property
     def largest_logit(self) -> float:

@@ -117,9 +117,8 @@ def finetune(
 ) -> FineTuned:  # fmt: skip
     """Recalibrate a trained network in place, on data that it has not seen.
 
-    The network runs once over the data, in evaluation mode. Then only its output layer is changed, if that lowers the
-    cross-validated log loss; ``docs/finetuning.md`` has more. The result is deterministic. Use it in one process,
-    before the model is wrapped for distributed training.
+    Only its output layer is changed, if that lowers the cross-validated log loss; ``docs/finetuning.md`` has more. Use
+    it in one process, before the model is wrapped for distributed training.
 
     Args:
         model: Model that returns logits, or an object with ``.logits``.
@@ -301,15 +300,7 @@ def _weights_of(layer: nn.Linear) -> Head:
 
 
 def fit_heads(samples: Outputs, layer: nn.Linear, penalties: Sequence[float] = PENALTIES) -> Iterator[Head]:
-    r"""Fit the output layer by the penalised NLL, once for each penalty.
-
-    .. math:: \mathrm{NLL} + \tfrac{\lambda}{2} \lVert (W - W_0 / T) S \rVert^2 + \tfrac{\lambda}{2} \lVert b - b_0/T
-        \rVert^2
-
-    with T the best temperature and S the root mean squares of the features: a strong penalty gives temperature
-    scaling. The problem is convex and is solved by L-BFGS; every fit starts from the one before, so penalties go from
-    strong to weak.
-    """
+    """Fit the output layer by the penalised NLL, see ``docs/finetuning.md``, once for each penalty, strong to weak."""
     assert samples.features is not None  # noqa: S101 (checked by the caller)
     features = samples.features.double()
     temperature = temperature_or_one(samples.logits, samples.target)

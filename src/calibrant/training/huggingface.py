@@ -26,21 +26,15 @@ FILE = "calibrated_loss.pt"  # in a checkpoint: the state of the loss, and the p
 class InterleavedTrainer(Trainer):
     """A ``transformers.Trainer`` that calibrates a classifier on held-out data while it trains.
 
-    ``docs/huggingface.md`` says what each method does, and what is logged, saved and compared. Models need one label
-    for each sample: logits ``(N, C)``, labels ``(N,)``.
+    It takes the arguments of ``Trainer``, those of :class:`calibrant.training.CalibratedLoss`, and what follows;
+    ``docs/huggingface.md`` has more. Models need one label for each sample: logits ``(N, C)``, labels ``(N,)``.
 
     Args:
-        *args: Positional arguments of ``Trainer``.
         calibration_dataset: Held-out part of the training data, of the same kind as ``train_dataset``; see
             :func:`~calibrant.training.interleaved_split`.
-        objective: As in :class:`calibrant.training.CalibratedLoss`.
-        weight: Weight of the objective relative to the NLL. With 0 the objective is not computed.
-        method: As there. By default ``"published"`` if an objective or a weight is given, else ``"temperature"``.
-        calibration_batch_size: Most samples of a calibration batch on each process; by default those of a training
-            batch.
+        method: By default ``"published"`` if an objective or a weight is given, else ``"temperature"``.
+        calibration_batch_size: Most samples of a calibration batch on each process; by default of a training batch.
         calibration_every: Use a calibration batch every k-th optimizer step only.
-        batchnorm: As ``CalibratedLoss.batchnorm``.
-        **kwargs: Keyword arguments of ``Trainer``.
 
     Attributes:
         calibrated_loss: The :class:`calibrant.training.CalibratedLoss` of the latest training; None before.

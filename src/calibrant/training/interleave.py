@@ -41,18 +41,14 @@ def interleave(
 
     Args:
         train_loader: Batches for the NLL: a ``DataLoader`` or any other object that can be iterated more than once.
-        calibration_loader: Batches for the calibration objective, of any size; None gives a plain loader that can be
-            resumed.
+        calibration_loader: Batches for the calibration objective, of any size; None gives a plain loader.
         calibration_every: Give a calibration batch every k-th step only, and None at the others.
-        minimum_samples: Skip calibration batches with fewer samples. By default :class:`InterleavedModule` asks its
-            objective; elsewhere 3, which is enough for every objective.
+        minimum_samples: Skip smaller calibration batches; by default 3, unless :class:`InterleavedModule` knows better.
         same_samples_on_every_rank: Allow a ``DataLoader`` that gives several processes the same samples, for example
             for model parallelism. Otherwise it is an error, as far as its sampler shows.
 
     Example:
         >>> train, calibration = [1, 2, 3], ["a", "b"]
-        >>> [tuple(batch) for batch in interleave(train, calibration)]
-        [(1, 'a'), (2, 'b'), (3, 'a')]
         >>> [tuple(batch) for batch in interleave(train, calibration, calibration_every=2)]
         [(1, 'a'), (2, None), (3, 'b')]
     """

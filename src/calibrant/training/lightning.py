@@ -57,19 +57,14 @@ class InterleavedModule(lightning.LightningModule):
     tensor, or a mapping of keyword arguments of the model. Without a method plain ``(inputs, target)`` is enough.
     ``docs/lightning.md`` says what the methods do and what is logged. ``predict`` returns logits.
 
+    Other arguments are those of :class:`calibrant.training.CalibratedLoss`.
+
     Args:
-        model: Any module that returns logits, or an object with ``.logits``.
-        objective: A calibration objective such as :class:`calibrant.ESDLoss` for the methods that have one.
-        weight: Weight of the objective relative to the loss; 1 when not given.
-        method: As in :class:`calibrant.training.CalibratedLoss`. By default ``"published"`` if there is an objective;
-            otherwise the loss alone is minimised.
-        loss: Loss of the training batch in place of the NLL, such as :class:`calibrant.FocalLoss`.
+        method: By default ``"published"`` if there is an objective; otherwise the loss alone is minimised.
         learning_rate: Learning rate of the default optimizer, which ``Tuner.lr_find`` of Lightning can set.
-        optimizer: Function that makes the optimizer from the parameters; by default AdamW with weight decay 1e-2, as in
-            the paper.
+        optimizer: Function that makes the optimizer from the parameters; by default AdamW with weight decay 1e-2.
         scheduler: Function that makes a learning-rate scheduler from the optimizer, to step after every epoch, or
             Lightning's configuration of one. A ``ReduceLROnPlateau`` watches ``validation_nll``.
-        batchnorm: As ``CalibratedLoss.batchnorm``.
 
     Attributes:
         calibrated_loss: The :class:`calibrant.training.CalibratedLoss` of the method; None without one.
@@ -124,7 +119,6 @@ class InterleavedModule(lightning.LightningModule):
         self.finished: Finished | None = None
         self.training_scores, self.evaluation_scores = ScoreSums(), ScoreSums()
         self._validation: dict[str, float] = {}
-        self._is_finished = True
         self._loaders: list[dict[str, Any]] = []
         self._random_before_validation: RandomState | None = None
 
@@ -163,10 +157,6 @@ class InterleavedModule(lightning.LightningModule):
         self._validation = {}
         self.training_scores = ScoreSums()
         self.history = [entry for entry in self.history if entry["epoch"] < self.current_epoch]
-
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Note that there is something to finish."""
-        self._is_finished = False
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss of the training batch, plus the weighted objective of the held-out batch where there is one."""
@@ -310,14 +300,13 @@ class InterleavedModule(lightning.LightningModule):
         """Calibrate the model of an unfinished checkpoint, as ``fit`` does, and compare with ``new`` batches."""
         if self.calibrated_loss is None:
             raise ValueError("there is no method, so there is nothing to finish: pass method= to the classifier")
-        self._is_finished = True
         self.finished = self.calibrated_loss.finish(held_out, new)
         return self.finished
 
     def on_fit_end(self) -> None:
         """Fold the temperature; callbacks have restored earlier weights by now."""
-        held_out = getattr(self.trainer.train_dataloader, "calibration_loader", None)
-        if self._is_finished or self.method != "temperature" or held_out is None:
+        held_out, loss = getattr(self.trainer.train_dataloader, "calibration_loader", None), self.calibrated_loss
+        if held_out is None or loss is None or self.method != "temperature" or not loss.is_unfinished:
             return
         with kept_random_state(), on_training_device(self.trainer, self):
             self.finish(moved(self.trainer, batch) for batch in held_out)
@@ -327,7 +316,6 @@ class InterleavedModule(lightning.LightningModule):
         checkpoint[KEY] = {"history": [dict(row) for row in self.history], "loaders": loader_states(self.trainer)}
         if self.calibrated_loss is not None:
             checkpoint[KEY]["losses"] = of_ranks(self.trainer, self.calibrated_loss.state_dict())
-            checkpoint[KEY]["is_finished"] = self._is_finished
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the history, and remember the position in case training continues."""
@@ -340,8 +328,7 @@ class InterleavedModule(lightning.LightningModule):
         if self.calibrated_loss is None or "losses" not in saved:
             return
         self.calibrated_loss.load_state_dict(saved["losses"][self.global_rank % len(saved["losses"])])
-        self._is_finished = saved["is_finished"]
-        if self.method == "temperature" and not self._is_finished and not is_fitting:
+        if self.method == "temperature" and self.calibrated_loss.is_unfinished and not is_fitting:
             loop = self.calibrated_loss.loop
             loop.log_temperature = math.log(loop.best)
             warn(

@@ -22,14 +22,11 @@ class InterleavedDataModule(lightning.LightningDataModule):
 
     Args:
         train: Training data; samples are ``(inputs, target)``.
-        validation: Data to validate on, if any.
-        test: Data to test on, if any.
-        predict: Data to predict, if any: samples with or without target.
+        validation: Data to validate on, if any; ``test`` and ``predict`` likewise.
         batch_size: Number of samples for the NLL per step and process.
         calibration_fraction: Share of ``train`` to hold out; 0 holds out nothing and gives plain batches.
         calibration_batch_size: Most samples for the objective per step and process; ``batch_size`` by default.
         calibration_every: Give a calibration batch every k-th step only.
-        seed: Seed of the split and of the order.
         stratify: Label of every sample of ``train``, to hold out the same share of every class.
         drop_last: Drop the last training batch if it is not full; BatchNorm, for example, cannot take a single sample.
         **options: Other arguments of every ``DataLoader``, such as ``num_workers`` and ``collate_fn``.
