@@ -235,9 +235,11 @@ def check_logits(logits: Tensor) -> None:
 
 
 def check_objective(value: object, name: str = "objective") -> None:
-    """Raise ``TypeError`` for a class in place of an object."""
+    """Raise ``TypeError`` for a class in place of an object, and for what cannot be called."""
     if isinstance(value, type):
         raise TypeError(f"{name} must be an object, got the class {value.__name__}: write {value.__name__}()")
+    if value is not None and not callable(value):
+        raise TypeError(f"{name} must take (logits, labels), got {type(value).__name__}")
 
 
 def classification(

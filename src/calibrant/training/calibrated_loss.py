@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from calibrant import distributed, inputs
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification
+from calibrant.losses.esd import ESDLoss
 from calibrant.torch_private import unwrapped
 from calibrant.training import forward
 from calibrant.training.forward import (
@@ -41,11 +42,14 @@ WALK = 0.382
 
 
 class Step(NamedTuple):
-    """Parts of the loss of a training step."""
+    """Training loss, without the objective; training logits, divided by the temperature; and the objective.
 
-    loss: Tensor  # without the objective
-    logits: Tensor  # of the training batch, divided by the temperature
-    objective: Tensor | None  # on the held-out batch, not yet weighted; None at a step without
+    The objective is not yet weighted, and None at a step without a held-out batch.
+    """
+
+    loss: Tensor
+    logits: Tensor
+    objective: Tensor | None
 
 
 class Finished(NamedTuple):
@@ -126,8 +130,6 @@ class CalibratedLoss:
             raise ValueError(text)
         checks.check_objective(objective)
         if objective is None and method == "published":
-            from calibrant import ESDLoss
-
             objective = ESDLoss(view="multi-label" if multi_label else "top-label", ignore_index=ignore_index)
         self.method: Method = method
         self.objective = objective
@@ -229,9 +231,8 @@ class CalibratedLoss:
         The layer is found by a batch of inputs. An integration then calls ``is_due``, ``observe`` or
         ``held_out_objective``, and ``watch_training`` itself.
         """
-        self.output = find_output(unwrapped(self._model), x)
+        self.output = self._layer = find_output(unwrapped(self._model), x)
         self.divided = DividedLogits(self.output)
-        self._layer = self.output if isinstance(self.output, Layer) else None
         self.reminder.on = False  # an integration finishes by itself
         self.divided.set(self.temperature)
 

@@ -4,6 +4,7 @@ Private names of transformers that this package depends on are in this file. Tes
 """
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,15 +72,11 @@ class InterleavedTrainer(Trainer):
         if method is None:
             method = "temperature" if objective is None and weight is None else "published"
         self.method: Method = method
-        # Settings with their defaults, checked now; each training has a loss of its own.
-        given = CalibratedLoss(
-            nn.Identity(), method, objective=objective, weight=weight, every=calibration_every, batchnorm=batchnorm
-        )
+        # Each training has a loss of its own; its settings are checked now.
+        self._new_loss = partial(CalibratedLoss, method=method, objective=objective, weight=weight, batchnorm=batchnorm)
+        given = self._new_loss(nn.Identity(), every=calibration_every)
         self.weight, self.calibration_every = given.weight, given.every
         self.calibration_objective = given.objective  # Trainer uses self.objective for hyperparameter search
-        self.batchnorm = given.batchnorm
-        if objective is not None and not callable(objective):
-            raise TypeError(f"objective must take (logits, labels), got {type(objective).__name__}")
         super().__init__(*args, **kwargs)
         self.calibration_dataset = calibration_dataset
         self.calibration_batch_size = calibration_batch_size
@@ -136,13 +133,10 @@ class InterleavedTrainer(Trainer):
         if self.calibrated_loss is not None:
             return self.calibrated_loss
         plain: Any = self.model
-        learns = self.method != "temperature"
-        self.calibrated_loss = loss = CalibratedLoss(
-            # The gradient of "published" takes the path of the training loss; that of "head" only one layer.
-            model if self.method == "published" else plain, self.method, objective=self.calibration_objective,
-            weight=self.weight if learns else None, every=1 if learns else self.calibration_every,
-            batchnorm=self.batchnorm,
-        )  # fmt: skip
+        # The gradient of "published" takes the path of the training loss; that of "head" only one layer.
+        trained = model if self.method == "published" else plain
+        every = self.calibration_every if self.method == "temperature" else 1
+        self.calibrated_loss = loss = self._new_loss(trained, every=every)
         with self.compute_loss_context_manager():
             loss.attach(self._inputs(self._prepare_inputs(batch)))
         if self._saved:

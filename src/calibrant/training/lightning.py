@@ -110,7 +110,7 @@ class InterleavedModule(lightning.LightningModule):
                 ignore_index=getattr(loss, "ignore_index", -100),
             )  # fmt: skip
             self.calibrated_loss.reminder.on = False  # fit calls finish()
-        self.objective: Any = None if self.calibrated_loss is None else self.calibrated_loss.objective
+        self.objective: Any = getattr(self.calibrated_loss, "objective", None)
         self._make_optimizer = optimizer
         if optimizer is None:  # without this attribute Tuner.lr_find says that there is no learning rate to set
             self.learning_rate = learning_rate
@@ -248,9 +248,7 @@ class InterleavedModule(lightning.LightningModule):
             set_random_state(self._random_before_validation)
             self._random_before_validation = None
 
-    def on_test_epoch_start(self) -> None:
-        """Begin new scores."""
-        self.evaluation_scores = ScoreSums()
+    on_test_epoch_start = on_validation_epoch_start
 
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Add a batch to the scores of the test; several loaders are scored as one set."""
