@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.distributed as dist
@@ -24,7 +24,6 @@ from calibrant.numerics import (
 )
 
 View = Literal["top-label", "class-wise", "multi-label"]
-VIEWS = ("top-label", "class-wise", "multi-label")
 
 
 class Objective(nn.Module):
@@ -124,7 +123,7 @@ class PairObjective(Objective):
         self, view: View = "top-label", root: bool = False, *, ignore_index: int | None = -100, sync: bool = True
     ) -> None:
         super().__init__(ignore_index=ignore_index, sync=sync)
-        inputs.check_choice("view", view, VIEWS)
+        inputs.check_choice("view", view, get_args(View))
         self.view = view
         self.root = root
 

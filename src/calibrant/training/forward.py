@@ -175,7 +175,9 @@ def loss_or_zero(loss: Loss, logits: Tensor, target: Tensor, *, minimum: int = 1
         return loss(logits, target)
     enough = (target != ignore_index).sum() >= minimum
     if readable(enough):
-        return loss(logits, target) if enough else zero_of(logits)
+        if enough:
+            return loss(logits, target)
+        return torch.where(torch.zeros_like(logits, dtype=torch.bool), logits, 0.0).sum()  # they may hold anything
     # Do not wait for the accelerator: if there are too few samples, this is the loss of zeros, times zero.
     return loss(torch.where(enough, logits, 0.0), torch.where(enough, target, 0)) * enough
 
@@ -194,11 +196,6 @@ def minimum_samples(objective: object) -> int:
     """Fewest samples an objective is defined for, from its ``minimum_samples()``; 1 if it has none, or is None."""
     minimum = getattr(objective, "minimum_samples", None)
     return int(minimum()) if callable(minimum) else 1
-
-
-def zero_of(logits: Tensor) -> Tensor:
-    """Return a zero that is connected to the logits; they may hold anything, NaN included."""
-    return torch.where(torch.zeros_like(logits, dtype=torch.bool), logits, 0.0).sum()
 
 
 def cross_entropy(logits: Tensor, target: Tensor, ignore_index: int = -100) -> Tensor:

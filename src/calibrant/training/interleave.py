@@ -165,7 +165,8 @@ class Passes:
             for batches in (self._rest, None):
                 for batch in self.begin() if batches is None else batches:
                     self._drawn += 1
-                    if is_large_enough(batch, self.minimum):
+                    # The last part is the target, with one entry per sample; the first may be a list of images.
+                    if next(_lengths(batch), self.minimum) >= self.minimum:
                         return batch
         raise ValueError(
             f"the calibration loader gave no batch of at least {self.minimum} samples, which the objective needs: "
@@ -253,12 +254,6 @@ def set_epoch(loader: Iterable[Any], epoch: int) -> None:
     for part in (loader, *_samplers(loader)):
         if callable(setter := getattr(part, "set_epoch", None)):
             setter(epoch)
-
-
-def is_large_enough(batch: Any, minimum: int) -> bool:
-    """Whether a batch of any structure has at least ``minimum`` samples, as far as can be seen."""
-    # The last part is the target, with one entry per sample; the first may be a list of images.
-    return next(_lengths(batch), minimum) >= minimum
 
 
 def _lengths(batch: Any) -> Iterator[int]:
