@@ -72,7 +72,7 @@ class TemperatureLoop:
         self.over_fits = False
         self.log_temperature = 0.0
         self.prior = trained_at  # what trained_at() returns until the first held-out logits
-        self._entries: list[tuple[int, Tensor, Tensor, Tensor | None]] = []  # step, logits, target, weight
+        self._entries: list[tuple[int, Classification]] = []  # held-out logits as they were at each step
         self._fresh = 0
         self._best = 0.0
         self._log_loss = self._lowest = math.inf
@@ -100,7 +100,7 @@ class TemperatureLoop:
         data = gathered(data)
         if len(data.target):
             self.largest_logit = max(self.largest_logit, float(data.logits.abs().max()))
-            self._entries.append((step, *data))
+            self._entries.append((step, data))
             self._fresh += len(data.target)
         if self._fresh * 4 >= self._forget(step):
             self._fresh = 0
@@ -136,7 +136,7 @@ class TemperatureLoop:
 
     def _forget(self, step: int) -> int:
         """Drop samples that are too old, and return how many are left."""
-        sizes = [target.shape[0] for _, _, target, _ in self._entries]  # several times as fast as len()
+        sizes = [data.target.shape[0] for _, data in self._entries]  # several times as fast as len()
         kept, old = sum(sizes), 0
         while old < len(sizes) - 1 and (kept - sizes[old] >= self.samples or self._entries[old][0] < step / 2):
             kept -= sizes[old]
@@ -148,7 +148,7 @@ class TemperatureLoop:
         """The samples that T is fitted to."""
         if not self._entries:
             return Classification(torch.empty(0, 2), torch.empty(0, dtype=torch.long))
-        return joined([Classification(*columns) for _, *columns in self._entries])
+        return joined([data for _, data in self._entries])
 
     def trained_at(self, logits: Tensor) -> float:
         """Log of the temperature that the network with these held-out logits was trained at.
@@ -166,11 +166,12 @@ class TemperatureLoop:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue, in tensors and numbers."""
-        return vars(self) | {"_entries": list(self._entries)}
+        return vars(self) | {"_entries": [(step, *data) for step, data in self._entries]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state."""
-        vars(self).update(state | {"_entries": list(state["_entries"])})
+        vars(self).update(state)
+        self._entries = [(step, Classification(*columns)) for step, *columns in state["_entries"]]
 
 
 def solution(data: Classification, start: float, *, rough: bool = False) -> float | None:
