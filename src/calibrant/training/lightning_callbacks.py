@@ -19,7 +19,6 @@ from calibrant.training.lightning_data import loader_states, moved, of_ranks, on
 from calibrant.training.output_layer import divide, find_output
 from calibrant.training.temperature_loop import refined_nll
 
-LOADERS = "calibrant_loaders"
 # What StopAfterTemperature keeps in checkpoints.
 SAVED = ("temperature_", "best_score_", "best_epoch_", "_waited", "_weights")
 
@@ -58,7 +57,7 @@ class TemperatureInTheLoop(Callback):
         self._stream = Passes(held_out, seed=0)
         self._saved: dict[str, Any] | None = None
         self._is_due = False
-        self._loaders: list[dict[str, Any]] = []
+        self._trainer: Trainer | None = None
         self._validation = ScoreSums()
 
     @property
@@ -73,13 +72,14 @@ class TemperatureInTheLoop(Callback):
         if getattr(pl_module, "method", None) == "temperature":
             raise ValueError("the module already has a temperature, method='temperature': remove this callback")
         warn_of_loaders(self.held_out, getattr(trainer.train_dataloader, "train_loader", trainer.train_dataloader))
-        loaders, self._loaders = self._loaders, []
-        restore_loader(trainer, loaders)
+        if self._saved is not None:
+            restore_loader(trainer, self._saved["loaders"])
         self._begin(trainer, pl_module)
 
     def _begin(self, trainer: Trainer, module: LightningModule) -> None:
         if self._loss is not None:
             self._loss.detach()
+        self._trainer = trainer
         self._stream = Passes(self.held_out, seed=0)
         with kept_random_state():
             first = next(iter(self._stream.whole_pass()), None)
@@ -170,20 +170,14 @@ class TemperatureInTheLoop(Callback):
                 "calibrated ones call calibrant.training.CalibratedLoss(module).finish(held_out_loader) after loading"
             )
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add the position of the train loader."""
-        checkpoint[LOADERS] = loader_states(trainer)
-
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Remember the position of the train loader."""
-        self._loaders = checkpoint.get(LOADERS, [])
-
     def state_dict(self) -> dict[str, Any]:
-        """The temperature and everything else needed to continue."""
+        """The temperature, the position of the train loader, and everything else needed to continue."""
         if self._loss is None:
             return {}
-        states = {"loss": self._loss.state_dict(), "stream": self._stream.state_dict()}
-        return states | {"temperature": self._loss.loop.best}
+        return {
+            "loss": self._loss.state_dict(), "stream": self._stream.state_dict(),
+            "loaders": loader_states(self._trainer), "temperature": self._loss.loop.best,
+        }  # fmt: skip
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a checkpoint."""
