@@ -253,49 +253,32 @@ class BatchScores(NamedTuple):
 
 
 class ScoreSums:
-    """Running sums on the device of the batches, several batches at a time, so that a step takes hardly longer."""
-
-    WAITING, ELEMENTS = 16, 2**20  # most batches, and about as many elements of logits, that are summed up together
+    """Running sums of the samples of batches, and of values, on their device."""
 
     def __init__(self) -> None:
         self.batches = 0
-        self._sums: Tensor | None = None
-        self._waiting: list[Classification] = []
-        self._values: list[Tensor] = []  # each times its number, its number, and whether it is 0
+        self._sums = torch.zeros(8 + BINS, dtype=torch.float64)
         self._marks: dict[str, tuple[Tensor, int]] = {}  # sums and batches at the last call of since()
 
-    # The growing lists would make torch.compile recompile every step.
+    # A counter would make torch.compile recompile every step.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch.no_grad()
     def add(self, data: Classification) -> None:
         """Add a batch of logits as the loss sees them."""
-        self._waiting.append(data._replace(logits=data.logits.detach()))
+        self._add(3, _sums_of(data))
         self.batches += 1
-        elements = sum(waiting.logits.numel() for waiting in self._waiting)
-        if len(self._waiting) == self.WAITING or elements > self.ELEMENTS:
-            self._sum_up()
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch.no_grad()
     def add_value(self, value: Tensor, samples: Tensor | float = 1.0) -> None:
         """Add the value of an objective, or the mean loss of some samples, which may be NaN if there are none."""
-        value = value.detach().to(accumulation_dtype(value))
+        value = value.to(accumulation_dtype(value))
         count = torch.as_tensor(samples).to(value)
-        self._values.append(torch.stack((count, torch.where(count > 0, value * count, 0.0), count * (value == 0))))
+        self._add(0, torch.stack((count, torch.where(count > 0, value * count, 0.0), count * (value == 0))))
 
-    @torch.no_grad()
-    def _sum_up(self) -> Tensor:
-        waiting = joined(self._waiting) if self._waiting else None
-        if waiting is None and not self._values:
-            return torch.zeros(8 + BINS, dtype=torch.float64) if self._sums is None else self._sums
-        like = self._values[0] if waiting is None else waiting.logits
-        if self._sums is None:
-            self._sums = torch.zeros(8 + BINS, dtype=accumulation_dtype(like), device=like.device)
-        sums = self._sums.clone()
-        if self._values:
-            sums[:3] += torch.stack(self._values).to(sums).sum(0)
-        if waiting is not None:
-            sums[3:] += _sums_of(waiting, sums.dtype)
-        self._sums, self._waiting, self._values = sums, [], []
-        return sums
+    def _add(self, first: int, terms: Tensor) -> None:
+        self._sums = self._sums.to(terms, copy=True)  # marks keep the sums before
+        self._sums[first : first + len(terms)] += terms
 
     def running(self, purpose: str = "") -> BatchScores:
         """Means on this rank since the last call of :meth:`since` for the same purpose."""
@@ -304,17 +287,15 @@ class ScoreSums:
     def since(self, purpose: str = "") -> BatchScores:
         """Means on all ranks since the last call for the same purpose."""
         sums, batches = self._change(purpose)
-        self._marks[purpose] = self._sum_up(), self.batches
+        self._marks[purpose] = self._sums, self.batches
         return _means(distributed.sum_across_ranks(sums) if distributed.is_distributed() else sums, batches)
 
     def _change(self, purpose: str) -> tuple[Tensor, int]:
-        now = self._sum_up()
-        before, batches = self._marks.get(purpose, (torch.zeros_like(now), 0))
-        return now - before.to(now), self.batches - batches
+        before, batches = self._marks.get(purpose, (torch.zeros_like(self._sums), 0))
+        return self._sums - before.to(self._sums), self.batches - batches
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue, with the batches so far summed up."""
-        self._sum_up()
+        """Everything needed to continue."""
         return vars(self).copy()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -322,7 +303,7 @@ class ScoreSums:
         vars(self).update(state)
 
 
-def _sums_of(data: Classification, dtype: torch.dtype) -> Tensor:
+def _sums_of(data: Classification) -> Tensor:
     """Number, right ones, log loss, confidence and doubt of samples, and confidence minus correctness in each bin."""
     logits = data.logits if data.logits.dtype == torch.float64 else data.logits.float()
     log_probabilities = logits.log_softmax(1)
@@ -332,7 +313,7 @@ def _sums_of(data: Classification, dtype: torch.dtype) -> Tensor:
     rows = torch.stack((torch.ones_like(top), right, nll, confidence, 1 - (-nll).exp()))
     if data.weight is not None:
         rows = torch.where(data.weight > 0, rows, 0.0)
-    rows = rows.to(dtype)
+    rows = rows.to(accumulation_dtype(rows))
     edges = torch.arange(1, BINS + 1, dtype=rows.dtype, device=rows.device) / BINS
     excess = rows.new_zeros(BINS).scatter_add(0, torch.bucketize(confidence, edges.to(confidence)), rows[3] - rows[1])
     return torch.cat((rows.sum(1), excess))
