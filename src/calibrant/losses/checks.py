@@ -75,14 +75,6 @@ def mask_of(weight: Tensor | None) -> Tensor | None:
     return weight if weight.dtype == torch.bool else weight > 0
 
 
-class TopLabel(NamedTuple):
-    """Numerators of the softmax, ``(N, C)``, the predicted class, ``(N, 1)``, and the confidence in it, ``(N,)``."""
-
-    powers: Tensor
-    confidence: Tensor
-    predicted: Tensor
-
-
 def require(condition: Tensor, message: Callable[[], str]) -> None:
     """Raise ``ValueError`` if the 0-d ``condition`` is false, without ever stalling an accelerator."""
     if torch.compiler.is_compiling() or (condition.device.type != "cpu" and not traced()):
@@ -401,16 +393,16 @@ def warn_of_probabilities(data: Classification) -> bool:
 
 def top_label_pairs(data: Classification) -> Pairs:
     """The confidence in the predicted class, and whether that class is right: each ``(N,)``."""
-    top = top_label(data.logits)
-    return Pairs(top.confidence, top.predicted.squeeze(1) == data.target, data.weight)
+    _, confidence, predicted = top_label(data.logits)
+    return Pairs(confidence, predicted.squeeze(1) == data.target, data.weight)
 
 
-def top_label(logits: Tensor) -> TopLabel:
-    """The predicted class of each row and the confidence in it."""
+def top_label(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Numerators of the softmax, ``(N, C)``, the confidence in the predicted class, ``(N,)``, and it, ``(N, 1)``."""
     largest, predicted = logits.max(1, keepdim=True)
     powers = torch.exp(logits - largest)
     # The largest of these numerators of the softmax is 1.
-    return TopLabel(powers, sum_in_any_order(powers).reciprocal().to(logits.dtype), predicted)
+    return powers, sum_in_any_order(powers).reciprocal().to(logits.dtype), predicted
 
 
 def one_hot(data: Classification) -> Tensor:

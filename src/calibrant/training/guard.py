@@ -28,8 +28,7 @@ BEYOND_CHANCE = 3.5
 # ratio of their doubt to that of training samples above which they are new data of an easy task all the same.
 SEEN, FEWEST_SEEN, NEW = 0.99, 256, 3.0
 # Pull of the objective on the logits above which it leads the training, relative to that of the training loss at its
-# strongest (its pull vanishes on data that are fitted) or, if larger, to that of the NLL on the held-out samples.
-# results/guard.md measures both ratios in sound runs and failures.
+# strongest or, if larger, to that of the NLL on the held-out samples. results/guard.md measures both ratios.
 OUTWEIGHS = 1.0
 # Held-out batches with a gradient that a judgement of the pull needs, and values that one of silence needs.
 FEWEST_PULLS, FEWEST_OBJECTIVES = 10, 25
