@@ -302,7 +302,7 @@ class CalibratedLoss:
                 "method 'head' needs the layer that makes the logits, and no linear layer of this model does: use "
                 "method='temperature'"
             )
-        return through_layer(self._layer, lambda: logits_of(self._model, x))
+        return through_layer(self._layer, self._model, x)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def watch_training(self, logits: Tensor, y: Tensor) -> None:

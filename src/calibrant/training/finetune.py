@@ -17,7 +17,7 @@ from calibrant.posthoc.scaling import best_temperature, standard_error, temperat
 from calibrant.posthoc.solvers import Correction, Penalty, fit_affine
 from calibrant.training.forward import batches_for, evaluating, flattened, logits_of
 from calibrant.training.guard import FEWEST_SEEN, PROBABILITIES, SEEN, look_like_probabilities, warn
-from calibrant.training.output_layer import can_be_scaled, divide, find_output
+from calibrant.training.output_layer import arguments_of, can_be_scaled, divide, find_output
 from calibrant.training.temperature_loop import looks_trained_on
 
 Candidate = Literal["nothing", "temperature", "vector", "head"]
@@ -185,26 +185,19 @@ def finetune(
 def _predict(model: nn.Module, loader: Iterable[Any], ignore_index: int) -> tuple[Outputs, nn.Module]:
     """One pass in evaluation mode: logits, labels, and the inputs of the layer that makes the logits."""
     parts: list[Outputs] = []
-    seen: list[Any] = []
-    hook = None
     with evaluating(model):
-        try:
-            for x, y, weight in batches_for(model, loader, "finetune"):
-                if weight is not None:
-                    raise TypeError("finetune() takes batches (inputs, target), without weights")
-                if hook is None:
-                    layer = find_output(model, x)
-                    hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given))
-                seen.clear()
+        for x, y, weight in batches_for(model, loader, "finetune"):
+            if weight is not None:
+                raise TypeError("finetune() takes batches (inputs, target), without weights")
+            if not parts:
+                layer = find_output(model, x)
+            with arguments_of(layer) as seen:
                 data = flattened(logits_of(model, x), y, ignore_index=ignore_index)
-                features = None
-                if isinstance(layer, nn.Linear) and can_be_scaled(model, layer):
-                    features = seen[-1][0].reshape(-1, layer.in_features).float().cpu()
-                part = Outputs(data.logits.cpu(), data.target.cpu(), features)
-                parts.append(part if data.mask is None else part.take(data.mask.cpu()))
-        finally:
-            if hook is not None:
-                hook.remove()
+            features = None
+            if isinstance(layer, nn.Linear) and can_be_scaled(model, layer):
+                features = seen[-1][0].reshape(-1, layer.in_features).float().cpu()
+            part = Outputs(data.logits.cpu(), data.target.cpu(), features)
+            parts.append(part if data.mask is None else part.take(data.mask.cpu()))
     logits, targets, features_of = zip(*parts, strict=True)
     made = None if features_of[0] is None else torch.cat(features_of)
     return Outputs(torch.cat(logits), torch.cat(targets), made), layer

@@ -1,6 +1,7 @@
 """The output layer, which makes the logits: found, and scaled so that the model itself gives calibrated logits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -49,16 +50,23 @@ def find_output(model: nn.Module, x: Any) -> nn.Module:
     return next(same, model)
 
 
-def through_layer(layer: nn.Module, run: Callable[[], Tensor]) -> Tensor:
-    """Logits that ``run`` returns, whose gradient reaches the layer that makes them and stops there."""
-    seen: list[Tensor] = []
-    hook = layer.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
+@contextmanager
+def arguments_of(layer: nn.Module) -> Iterator[list[Any]]:
+    """Collect the positional arguments of every call of a layer."""
+    seen: list[Any] = []
+    hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given))
     try:
-        with torch.no_grad(), eagerly():
-            logits = run()
+        with eagerly():
+            yield seen
     finally:
         hook.remove()
-    made: Tensor = layer(seen[-1].detach())
+
+
+def through_layer(layer: nn.Module, model: nn.Module, x: Any) -> Tensor:
+    """Logits of a model, whose gradient reaches the layer that makes them and stops there."""
+    with torch.no_grad(), arguments_of(layer) as seen:
+        logits = logits_of(model, x)
+    made: Tensor = layer(seen[-1][0].detach())
     return made.reshape(logits.shape)
 
 
