@@ -202,7 +202,9 @@ class Passes:
             with kept_random_state():
                 iter(self.loader)
         self._was_opened = True
-        set_epoch(self.loader, self._count - 1)
+        for part in (self.loader, *_samplers(self.loader)):
+            if callable(set_epoch := getattr(part, "set_epoch", None)):  # as of samplers that do not reshuffle alone
+                set_epoch(self._count - 1)
         return iter(self.loader)
 
     @contextmanager
@@ -247,13 +249,6 @@ def _generators_of(*loaders: Any) -> list[torch.Generator]:
     owners = [owner for loader in loaders for owner in (loader, *_samplers(loader))]
     found = [getattr(owner, "generator", None) for owner in owners]
     return list(dict.fromkeys(generator for generator in found if isinstance(generator, torch.Generator)))
-
-
-def set_epoch(loader: Iterable[Any], epoch: int) -> None:
-    """Set the epoch of samplers such as DistributedSampler, which do not reshuffle by themselves."""
-    for part in (loader, *_samplers(loader)):
-        if callable(setter := getattr(part, "set_epoch", None)):
-            setter(epoch)
 
 
 def _lengths(batch: Any) -> Iterator[int]:
