@@ -302,9 +302,12 @@ class InterleavedModule(lightning.LightningModule):
         return self.finished
 
     def on_fit_end(self) -> None:
-        """Fold the temperature; callbacks have restored earlier weights by now."""
+        """Judge the last steps, and fold the temperature; callbacks have restored earlier weights by now."""
         held_out, loss = getattr(self.trainer.train_dataloader, "calibration_loader", None), self.calibrated_loss
-        if held_out is None or loss is None or self.method != "temperature" or not loss.is_unfinished:
+        if held_out is None or loss is None or not loss.is_unfinished:
+            return
+        if self.method != "temperature":
+            loss.guard.close_window()
             return
         with kept_random_state(), on_training_device(self.trainer, self):
             self.finish(moved(self.trainer, batch) for batch in held_out)
