@@ -30,7 +30,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "sklearn": "inputs posthoc",
         "files": "atomic inputs metrics",
         "report": "files frames inputs metrics posthoc",
-        "training": "__init__ torch_private numerics inputs losses distributed posthoc",
+        "training": "torch_private numerics inputs losses distributed posthoc",
         "commands": "files metrics posthoc report",
         "cli": "__init__ commands files report",
         "__main__": "cli",

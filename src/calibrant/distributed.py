@@ -38,11 +38,7 @@ class _AllGather(torch.autograd.Function):
 
 
 def gather_samples(columns: tuple[Tensor, ...], mask: Tensor | None) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Gather per-sample columns, each ``(..., N)`` of one shape, from all ranks; N may differ by rank.
-
-    Returns the columns over the global batch, and a mask that is True where a sample of some rank
-    counts: False where ``mask`` was, and where a rank with fewer samples was padded.
-    """
+    """Gather columns as :func:`gather_columns` does; and which samples count, not those that are padding."""
     counts = torch.ones_like(columns[0]) if mask is None else mask
     *everywhere, counts = gather_columns((*columns, counts))
     return tuple(everywhere), counts > 0.5
@@ -51,8 +47,7 @@ def gather_samples(columns: tuple[Tensor, ...], mask: Tensor | None) -> tuple[tu
 def gather_columns(columns: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Gather columns, each ``(..., N)`` of one shape, from all ranks, in the dtype of the first; 0 where padded.
 
-    One collective moves the data. Another, of one integer, exchanges the largest N; it uses a CPU backend if the group
-    has one, to avoid waiting for an accelerator.
+    N may differ by rank: the largest is exchanged first, by a CPU backend if the group has one.
     """
     local = torch.stack([column.to(columns[0].dtype) for column in columns])
     padding = _largest_across_ranks(local.shape[-1]) - local.shape[-1]

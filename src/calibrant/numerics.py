@@ -20,10 +20,7 @@ Values = Any
 
 
 def traced() -> bool:
-    """Whether operations are recorded or transformed, so that there may be no values to read.
-
-    That is ``torch.compile``, a ``torch.func`` transform, or a tracer such as ``make_fx`` or ``torch.jit.trace``.
-    """
+    """Whether operations are compiled, recorded or transformed, so that there may be no values to read."""
     return torch.compiler.is_compiling() or is_transformed()
 
 
@@ -60,15 +57,7 @@ def on_arrays(kernel: Callable[..., tuple[Values, Values]], *given: Tensor | flo
 
 
 def tie_bounds(ascending: Values) -> tuple[Values, Values]:
-    """Return the first and the last index of each element's tie group, along the last dimension.
-
-    Args:
-        ascending: Values in ascending order, a tensor of shape ``(..., N)`` or an array of shape ``(N,)``.
-
-    Example:
-        >>> tie_bounds(torch.tensor([0.2, 0.5, 0.5, 0.9]))
-        (tensor([0, 1, 1, 3]), tensor([0, 2, 2, 3]))
-    """
+    """First and last index of each element's tie group: ``[0, 1, 1]`` and ``[0, 2, 2]`` for 0.2, 0.5, 0.5."""
     if isinstance(ascending, Tensor):
         values = ascending.detach().contiguous()
         return torch.searchsorted(values, values), torch.searchsorted(values, values, right=True) - 1
@@ -106,10 +95,7 @@ def flipped(values: Values) -> Values:
 
 
 def exclusive_cumsum(values: Values) -> Values:
-    """Prefix sums that start at zero: ``(..., N)`` becomes ``(..., N + 1)``.
-
-    Padding, rather than subtracting the element again, keeps small terms next to large ones exact.
-    """
+    """Prefix sums from zero, ``(..., N + 1)``: exact for small terms too, which a subtraction would not be."""
     return shifted(values.cumsum(-1), 1)
 
 
@@ -156,15 +142,9 @@ class _KnownGradient(torch.autograd.Function):
 
 
 def safe_root(value: Tensor, degree: float = 2.0) -> Tensor:
-    """The ``degree``-th root of ``max(value, 0)``, with value and gradient 0 where ``value <= 0``.
+    """The ``degree``-th root of ``max(value, 0)``, with value and gradient 0 if it is below ``SMALLEST_ROOT``.
 
-    The same holds for roots below ``SMALLEST_ROOT``. The inner ``where`` keeps the infinite slope at 0 out of
-    the graph: multiplied by a zero gradient it would become NaN.
-
-    Example:
-        >>> x = torch.tensor([4.0, 0.0, -1.0], requires_grad=True)
-        >>> root = safe_root(x); root.sum().backward(); root.detach(), x.grad
-        (tensor([2., 0., 0.]), tensor([0.2500, 0.0000, 0.0000]))
+    The inner ``where`` keeps the infinite slope at 0 out of the graph: times a zero gradient it would become NaN.
     """
     positive = value > SMALLEST_ROOT**degree
     inside = torch.where(positive, value, 1.0)

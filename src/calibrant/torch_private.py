@@ -6,20 +6,11 @@ Hooks that a subclass overrides, ``nn.Module._apply`` and ``_load_from_state_dic
 import torch
 import torch.autograd.forward_ad
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
-from torch.nn.modules.conv import _ConvNd as Convolution
-from torch.nn.modules.dropout import _DropoutNd as Dropout
+from torch.nn.modules import batchnorm, conv, dropout
 
-__all__ = [
-    "BatchNorm",
-    "Convolution",
-    "Dropout",
-    "assert_without_waiting",
-    "is_exporting_to_onnx",
-    "is_forward_mode",
-    "is_transformed",
-    "unwrapped",
-]
+BatchNorm = batchnorm._BatchNorm
+Convolution = conv._ConvNd
+Dropout = dropout._DropoutNd
 
 
 def is_transformed() -> bool:

@@ -1,16 +1,19 @@
 """After ``finish()``: again, training that goes on, and states from before it."""
 
 import copy
+import gc
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from calibrant.training import CalibratedLoss
+from calibrant.training import CalibratedLoss, CalibrationWarning
 from calibrant.training.forward import evaluating
+from calibrant.training.guard import Reminder
 from tests.training.batches import Batch, knowing, samples, train, with_settings
 
+TELL = Reminder.tell
 HELD_OUT = samples(300, 1)
 
 
@@ -97,8 +100,50 @@ def test_models_of_other_precisions_are_finished(dtype: torch.dtype) -> None:
     assert CalibratedLoss(model).finish([(x, HELD_OUT[1])]).temperature != 1
 
 
-def test_training_may_go_on_after_finish() -> None:
+def test_training_may_go_on_after_finish_and_is_told_once() -> None:
     model, calibrated = trained()
     calibrated.finish([HELD_OUT])
-    train(calibrated, model, 3, samples(300, 0), HELD_OUT)
+    with pytest.warns(CalibrationWarning, match="goes on after finish") as told:
+        train(calibrated, model, 3, samples(300, 0), HELD_OUT)
+    assert len(told) == 1
+    assert calibrated.guard.warnings_.keys() == {"finished"}
     assert calibrated.finish([HELD_OUT]).temperature != pytest.approx(1, abs=1e-5)
+
+
+def test_a_state_from_before_finish_needs_the_weights_from_before_it() -> None:
+    model, calibrated = trained()
+    state, weights = copy.deepcopy((calibrated.state_dict(), model.state_dict()))
+    calibrated.finish([HELD_OUT])
+    calibrated.load_state_dict(state)
+    uses: list[Any] = [
+        lambda: calibrated(*HELD_OUT), lambda: calibrated.finish([HELD_OUT]),
+        lambda: calibrated.compare([HELD_OUT], [HELD_OUT]),
+    ]  # fmt: skip
+    for use in uses:
+        with pytest.raises(ValueError, match="saved before finish"):
+            use()
+    model.load_state_dict(weights)
+    assert calibrated.temperature > 1.5
+    calibrated(*HELD_OUT)
+    assert calibrated.finish([HELD_OUT]).temperature > 1.5
+
+
+@pytest.mark.parametrize("how", ["before", "after", "before, and finished again", "in half precision"])
+def test_weights_from_before_finish_are_told(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reminder, "tell", TELL)
+    told: list[str] = []
+    monkeypatch.setattr("calibrant.training.guard.warn", lambda text, *_: told.append(text))
+    model, calibrated = trained()
+    weights = copy.deepcopy(model.state_dict())
+    calibrated.finish([HELD_OUT])
+    if how == "after":
+        weights = copy.deepcopy(model.state_dict())
+    if how == "in half precision":
+        model.bfloat16()
+    else:
+        model.load_state_dict(weights)
+    if how == "before, and finished again":
+        calibrated.finish([HELD_OUT])
+    del calibrated
+    gc.collect()
+    assert ["changed since finish()" in text for text in told] == ([True] if how == "before" else [])

@@ -84,7 +84,6 @@ def test_running_scores_are_those_of_all_samples_and_counted_batches() -> None:
     for value in (0.5, 0.0, -0.25, 0.75):
         scores.add_value(torch.tensor(value))
     scores.add_value(torch.tensor(math.nan), 0)
-    assert len(logits.split(9)) > ScoreSums.WAITING
     found = scores.since()
     assert found.nll == pytest.approx(F.cross_entropy(logits, y).item(), rel=1e-6)
     assert found.accuracy == pytest.approx((logits.argmax(1) == y).float().mean().item(), rel=1e-6)
@@ -298,13 +297,6 @@ def test_a_loader_without_a_length_trains_and_refuses_to_be_resumed(tmp_path: Pa
     first.save_checkpoint(tmp_path / "last.ckpt")
     with pytest.raises(ValueError, match="without a length"):
         trainer(tmp_path, max_epochs=3).fit(linear(), batches(), ckpt_path=tmp_path / "last.ckpt", weights_only=True)
-
-
-def test_dense_predictions_do_not_pile_up(tmp_path: Path) -> None:
-    module = InterleavedModule(nn.Conv2d(1, 3, 1), cal.ESDLoss())
-    images = TensorDataset(torch.randn(24, 1, 64, 64), torch.randint(3, (24, 64, 64)))
-    trainer(tmp_path, max_epochs=1).fit(module, InterleavedDataModule(images, batch_size=8, calibration_fraction=0.25))
-    assert sum(data.logits.numel() for data in module.training_scores._waiting) <= ScoreSums.ELEMENTS
 
 
 def sgd(weights: Any) -> torch.optim.Optimizer:

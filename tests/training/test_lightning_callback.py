@@ -115,6 +115,19 @@ def test_a_shuffled_run_goes_on_from_the_end_of_an_epoch(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("moves_at_once")
+def test_weights_from_before_the_end_of_fit_are_told(tmp_path: Path) -> None:
+    train, held_out, validation = loaders()
+    saving = ModelCheckpoint(tmp_path, "{epoch}")
+    run = trainer(tmp_path, TemperatureInTheLoop(held_out), saving, max_epochs=2)
+    module = own()
+    run.fit(module, train)
+    run.save_checkpoint(tmp_path / "finished.ckpt")
+    run.test(module, validation, ckpt_path=tmp_path / "finished.ckpt", weights_only=True, verbose=False)
+    with pytest.warns(CalibrationWarning, match="before the end"):
+        run.test(module, validation, ckpt_path=saving.best_model_path, weights_only=True, verbose=False)
+
+
+@pytest.mark.usefixtures("moves_at_once")
 def test_early_stopping_and_kept_weights_see_calibrated_logits(tmp_path: Path) -> None:
     train, held_out, validation = loaders()
     module, callback = own(), TemperatureInTheLoop(held_out)

@@ -12,6 +12,7 @@ from benchmarks.own_labels import NETWORKS, ROWS, Row, flip
 from torch import Tensor, nn
 
 import calibrant as cal
+from calibrant.losses.checks import Classification
 from calibrant.training import CalibratedLoss
 from calibrant.training.temperature_loop import solution
 from tests.training.batches import with_settings
@@ -196,7 +197,7 @@ def test_the_loss_of_the_loop_does_not_change_when_all_logits_grow() -> None:
     train = 3 * torch.randn(100, 5, generator=draw, dtype=torch.float64)
     losses = []
     for growth in (1.0, 10.0, 1000.0):
-        log_t = solution(growth * held_out, target, 0.0)
+        log_t = solution(Classification(growth * held_out, target), 0.0)
         assert log_t is not None
         losses.append(F.cross_entropy(growth * train / math.exp(log_t), train.argmin(1)).item())
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-6)
@@ -210,7 +211,7 @@ def test_one_label_moves_the_temperature_by_one_over_the_number_of_samples() -> 
         other = target.clone()
         logits[0] = torch.tensor([3.0, 0.0, 0.0, 0.0])
         target[0], other[0] = 0, 1
-        one, two = solution(logits, target, 0.0), solution(logits, other, 0.0)
+        one, two = (solution(Classification(logits, labels), 0.0) for labels in (target, other))
         assert one is not None
         assert two is not None
         return two - one
@@ -244,6 +245,6 @@ def test_a_linear_model_that_does_not_over_fit_is_left_as_it_is(seed: int) -> No
     assert finished.error < 0.05
     assert abs(math.log(finished.temperature)) < 3 * finished.error
     with torch.no_grad():
-        best = solution(model(train[0]), train[1], 0.0)
+        best = solution(Classification(model(train[0]), train[1]), 0.0)
     assert best is not None
     assert abs(best) < 3 * finished.error

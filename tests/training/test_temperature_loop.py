@@ -33,7 +33,7 @@ def test_temperature_equals_post_hoc_temperature_on_the_same_buffer(temperature:
         loop.observe(checks.classification(*made(200, temperature, seed)), step)
     logits, target, weight = loop.buffer()
     assert weight is None
-    solved = solution(logits, target, loop.log_temperature)
+    solved = solution(loop.buffer(), loop.log_temperature)
     assert solved is not None
     assert math.exp(solved) == pytest.approx(TemperatureScaling(strict=True).fit(logits, target).temperature_, rel=1e-6)
     assert loop.temperature == pytest.approx(max(temperature, 1), rel=0.3)

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.distributed as dist
@@ -24,7 +24,6 @@ from calibrant.numerics import (
 )
 
 View = Literal["top-label", "class-wise", "multi-label"]
-VIEWS = ("top-label", "class-wise", "multi-label")
 
 
 class Objective(nn.Module):
@@ -124,7 +123,7 @@ class PairObjective(Objective):
         self, view: View = "top-label", root: bool = False, *, ignore_index: int | None = -100, sync: bool = True
     ) -> None:
         super().__init__(ignore_index=ignore_index, sync=sync)
-        inputs.check_choice("view", view, VIEWS)
+        inputs.check_choice("view", view, get_args(View))
         self.view = view
         self.root = root
 
@@ -158,15 +157,14 @@ class PairObjective(Objective):
         target, weight = data.target.clone(), data.weight
 
         def evaluate(logits: Tensor) -> tuple[Tensor, Tensor]:
-            top = checks.top_label(logits)
-            confidence, correct = top.confidence, top.predicted.squeeze(1) == target
-            value, slope = self.value_and_slope(Pairs(confidence, correct, weight))
+            powers, confidence, predicted = checks.top_label(logits)
+            value, slope = self.value_and_slope(Pairs(confidence, predicted.squeeze(1) == target, weight))
             if self.root:
                 value, slope = root_and_slope(value, slope)
             # d confidence / d logit k = confidence (1[k is predicted] - p_k).
             slope = (slope * confidence).to(logits.dtype).unsqueeze(1)
-            gradient = top.powers * (-slope * confidence.unsqueeze(1))
-            return value.to(logits.dtype), gradient.scatter_add_(1, top.predicted, slope)
+            gradient = powers * (-slope * confidence.unsqueeze(1))
+            return value.to(logits.dtype), gradient.scatter_add_(1, predicted, slope)
 
         return with_known_gradient(evaluate, data.logits)
 

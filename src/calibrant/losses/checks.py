@@ -19,10 +19,9 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Pairs(NamedTuple):
-    """Confidences and whether they are right: samples are the last dimension of every field.
+    """Confidences and whether they are right, samples last; how often each counts, None if all are known to once.
 
-    The weight says how often each sample counts: a mask, or weights of 0 or more. It is None if all are known to count
-    once.
+    The weight is a mask, or holds numbers of 0 or more.
     """
 
     confidence: Tensor
@@ -74,14 +73,6 @@ def mask_of(weight: Tensor | None) -> Tensor | None:
     if weight is None or (readable(weight) and bool(weight.numpy().all())):
         return None
     return weight if weight.dtype == torch.bool else weight > 0
-
-
-class TopLabel(NamedTuple):
-    """Numerators of the softmax, ``(N, C)``, the predicted class, ``(N, 1)``, and the confidence in it, ``(N,)``."""
-
-    powers: Tensor
-    confidence: Tensor
-    predicted: Tensor
 
 
 def require(condition: Tensor, message: Callable[[], str]) -> None:
@@ -212,7 +203,7 @@ def check_like(name: str, value: Tensor, like: Tensor, like_name: str) -> None:
 
 
 def check_device(name: str, value: Tensor, like: Tensor, like_name: str) -> None:
-    """Raise ``ValueError`` unless both tensors are on the same device."""
+    """Raise unless both tensors are on the same device."""
     if value.device != like.device:
         raise ValueError(f"{name} is on {value.device} but {like_name} on {like.device}: move one of them with .to()")
 
@@ -236,9 +227,11 @@ def check_logits(logits: Tensor) -> None:
 
 
 def check_objective(value: object, name: str = "objective") -> None:
-    """Raise ``TypeError`` for a class in place of an object."""
+    """Raise ``TypeError`` for a class in place of an object, and for what cannot be called."""
     if isinstance(value, type):
         raise TypeError(f"{name} must be an object, got the class {value.__name__}: write {value.__name__}()")
+    if value is not None and not callable(value):
+        raise TypeError(f"{name} must take (logits, labels), got {type(value).__name__}")
 
 
 def classification(
@@ -248,16 +241,7 @@ def classification(
     ignore_index: int | None = -100,
     sample_weight: Tensor | None = None,
 ) -> Classification:
-    """Validate and flatten classifier output.
-
-    Args:
-        logits: ``(N, C)``, dense ``(N, C, d1, ...)``, or the logit of class 1 as ``(N,)`` or ``(N, 1, ...)``.
-        target: Integer class indices, ``(N, ...)``: the shape of the logits without the class dimension. None if
-            labels do not matter.
-        mask: Boolean, same shape as ``target``; True where a sample counts.
-        ignore_index: Label of samples to ignore; None to ignore none.
-        sample_weight: Non-negative weights, same shape as ``target``.
-    """
+    """Validate and flatten classifier output and weights of its samples; no target if labels do not matter."""
     check_logits(logits)
     if target is None:
         shape, ignore_index = logits.shape[:1] + logits.shape[2:], None
@@ -318,12 +302,7 @@ def multi_label_pairs(
 ) -> Pairs:
     """Validate and flatten multi-label output; every label's probability and whether it applies: each ``(C, N)``.
 
-    Args:
-        logits: ``(N, C)`` or dense ``(N, C, d1, ...)``, one logit per label; ``(N,)`` for a single label.
-        target: 0 or 1, same shape as ``logits``, integer or floating point.
-        mask: Boolean, same shape as ``target``; True where a label counts.
-        ignore_index: Target of labels to ignore; None to ignore none.
-        sample_weight: Non-negative weights, one per sample: the shape of the logits without the label dimension.
+    The weights have the shape of the logits without the label dimension, and everything else has that of the logits.
     """
     check_logits(logits)
     check_dense("target", target)
@@ -398,11 +377,7 @@ def _require_finite(logits: Tensor) -> None:
 
 
 def warn_of_probabilities(data: Classification) -> bool:
-    """Warn about logits that look like the output of a softmax.
-
-    Returns:
-        Whether values could be read and at least 8 samples count, which the check needs.
-    """
+    """Warn about logits that look like probabilities; return whether there were enough readable samples to tell."""
     if not readable(data.logits):
         return False
     rows = data.logits.detach().numpy() if data.mask is None else data.logits.detach().numpy()[data.mask.numpy()]
@@ -418,16 +393,16 @@ def warn_of_probabilities(data: Classification) -> bool:
 
 def top_label_pairs(data: Classification) -> Pairs:
     """The confidence in the predicted class, and whether that class is right: each ``(N,)``."""
-    top = top_label(data.logits)
-    return Pairs(top.confidence, top.predicted.squeeze(1) == data.target, data.weight)
+    _, confidence, predicted = top_label(data.logits)
+    return Pairs(confidence, predicted.squeeze(1) == data.target, data.weight)
 
 
-def top_label(logits: Tensor) -> TopLabel:
-    """The predicted class of each row and the confidence in it."""
+def top_label(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Numerators of the softmax, ``(N, C)``, the confidence in the predicted class, ``(N,)``, and it, ``(N, 1)``."""
     largest, predicted = logits.max(1, keepdim=True)
     powers = torch.exp(logits - largest)
     # The largest of these numerators of the softmax is 1.
-    return TopLabel(powers, sum_in_any_order(powers).reciprocal().to(logits.dtype), predicted)
+    return powers, sum_in_any_order(powers).reciprocal().to(logits.dtype), predicted
 
 
 def one_hot(data: Classification) -> Tensor:

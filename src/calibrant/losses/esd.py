@@ -25,35 +25,22 @@ def esd(
 
     .. math:: \mathrm{ESD} = \frac{1}{N(N-1)(N-2)} \sum_i \left(A_i^2 - B_i\right),
 
-    which equals the estimator of the paper term by term, ties included. It can be negative.
+    which equals the estimator of the paper term by term, ties included. It can be negative. **The value is unbiased;
+    the gradient is not**: see :doc:`methods/esd`. :func:`calibrant.metrics.esd` gives the same number.
 
     With ``sample_weight`` a sample of weight 2 counts as two, and N is the sum of the weights, so their scale matters.
     Weights that are not counts, such as inverse sampling probabilities, should be multiplied by
     ``w.sum() / (w ** 2).sum()``; the mean of the value is then 0 for a calibrated classifier, if weight and confidence
-    are independent. :func:`calibrant.metrics.esd` gives the same number.
-
-    **The value is unbiased; the gradient is not.** Autograd differentiates it with fixed ranks: it does not see that a
-    change of a confidence also changes the indicator :math:`1(z_j \le z_i)`. The missing term is
-    :math:`-2\int p(z)^2 D(z)\,\mathrm{Cov}(\dot z, C \mid Z = z)\,dz` with
-    :math:`D(z) = \mathbb{E}[1(Z \le z)(C - Z)]` and :math:`\dot z` the derivative of the confidence with respect to the
-    parameter. It vanishes at perfect calibration and for a pure rescaling of the confidence, and elsewhere can even
-    change a component's sign. The published recipe uses this same gradient, and works; the paper's statement that it is
-    unbiased does not hold.
+    are independent.
 
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(..., N)`` with N at least 3.
         correct: 1 or True where the prediction is right, same shape; a constant, no gradient flows.
         mask: Boolean, same shape: True where a sample counts.
-        sample_weight: Non-negative weights, same shape; constants, no gradient flows. A weight of 0 is the same as
-            ``mask=False``.
+        sample_weight: Non-negative weights, same shape, 0 as ``mask=False``; constants, no gradient flows.
 
     Returns:
-        Shape ``(...)``: a scalar for 1-d input. Accumulated in float64, returned in the dtype given, float32 at
-        the least.
-
-    References:
-        Yoon, Tee, Yoon, Yoon, Kim, Li, Yoo, "ESD: Expected Squared Difference as a Tuning-Free Trainable
-        Calibration Measure", ICLR 2023.
+        Shape ``(...)``, accumulated in float64 and returned in the dtype given, float32 at the least.
 
     Example:
         >>> confidence = torch.tensor([0.9, 0.8, 0.6, 0.9], requires_grad=True)

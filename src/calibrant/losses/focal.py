@@ -187,7 +187,10 @@ class AdaFocalLoss(MeanLoss):
         checks.require_samples(pairs, self.bins, "the update of AdaFocal")
         wide = accumulation_dtype(pairs.confidence)
         self.edges.copy_(_equal_mass_edges(pairs.confidence.to(wide), self.bins))
-        gap = _gap_of_bins(pairs, self.edges)
+        slot = torch.bucketize(pairs.confidence, self.edges.to(pairs.confidence))
+        excess, empty = -pairs.residual(), torch.zeros(self.bins, dtype=wide, device=slot.device)
+        counts = empty.scatter_add(0, slot, torch.ones_like(excess))
+        gap = empty.scatter_add(0, slot, excess) / counts.clamp_min(1)
         self.strength.copy_(self._next(self.strength.to(gap), gap))
         return self
 
@@ -216,12 +219,3 @@ def _equal_mass_edges(confidence: Tensor, bins: int) -> Tensor:
     below = torch.div(position, bins, rounding_mode="floor")
     above = (below + 1).clamp_max(samples - 1)
     return ascending[below].lerp(ascending[above], (position % bins).to(ascending) / bins)
-
-
-def _gap_of_bins(pairs: Pairs, edges: Tensor) -> Tensor:
-    """Mean confidence minus accuracy in each bin; 0 if a bin is empty."""
-    wide = accumulation_dtype(pairs.confidence)
-    slot = torch.bucketize(pairs.confidence, edges.to(pairs.confidence))
-    gap = pairs.confidence.to(wide) - pairs.correct.to(wide)
-    zeros = gap.new_zeros(len(edges) + 1)
-    return zeros.scatter_add(0, slot, gap) / zeros.scatter_add(0, slot, torch.ones_like(gap)).clamp_min(1)

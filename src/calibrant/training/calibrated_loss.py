@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from calibrant import distributed, inputs
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification
+from calibrant.losses.esd import ESDLoss
 from calibrant.torch_private import unwrapped
 from calibrant.training import forward
 from calibrant.training.forward import (
@@ -21,9 +22,8 @@ from calibrant.training.forward import (
     freeze_batchnorm_statistics,
     logits_of,
     scores_of,
-    spread,
 )
-from calibrant.training.guard import GO_BACK, PROBABILITIES, Guard, Reminder, look_like_probabilities
+from calibrant.training.guard import GO_BACK, NOTICED, PROBABILITIES, Guard, Reminder, look_like_probabilities
 from calibrant.training.output_layer import DividedLogits, Layer, divide, find_output, through_layer
 from calibrant.training.temperature_loop import (
     FEWEST,
@@ -42,12 +42,9 @@ WALK = 0.382
 
 
 class Step(NamedTuple):
-    """Parts of the loss of a training step.
+    """Training loss, without the objective; training logits, divided by the temperature; and the objective.
 
-    Attributes:
-        loss: Training loss, without the objective.
-        logits: Logits of the training batch, divided by the temperature.
-        objective: Objective on the held-out batch, not yet weighted; None at a step without.
+    The objective is not yet weighted, and None at a step without a held-out batch.
     """
 
     loss: Tensor
@@ -74,11 +71,10 @@ class Finished(NamedTuple):
 class CalibratedLoss:
     r"""The training loss of a network that is to be calibrated, with held-out data beside it.
 
-    With the default method, the **temperature in the loop**, held-out batches only run forward. While their log loss
-    at the best temperature falls, the loss is plain cross-entropy. Once it has stopped falling, the network overfits:
-    from then on the training loss is computed on logits divided by a temperature T, which is fitted to the latest
-    held-out logits again and again. No gradient comes from held-out data, and there is no weight to choose.
-    :meth:`finish` fits T once more and divides the output layer by it. ``docs/science.md`` derives the method.
+    With the default method, the **temperature in the loop**, held-out batches only run forward. Once their log loss at
+    the best temperature has stopped falling, the training loss is computed on logits divided by a temperature T, which
+    follows the latest held-out logits. :meth:`finish` fits T once more and divides the output layer by it.
+    ``docs/science.md`` derives the method.
 
     Args:
         model: Returns logits, or an object with ``.logits``.
@@ -134,8 +130,6 @@ class CalibratedLoss:
             raise ValueError(text)
         checks.check_objective(objective)
         if objective is None and method == "published":
-            from calibrant import ESDLoss
-
             objective = ESDLoss(view="multi-label" if multi_label else "top-label", ignore_index=ignore_index)
         self.method: Method = method
         self.objective = objective
@@ -159,11 +153,17 @@ class CalibratedLoss:
         weakref.finalize(self, self.reminder.tell)
         self._model = model
         self._layer: nn.Module | None = None
+        self._finished = False  # and not trained since
 
     @property
     def temperature(self) -> float:
         """What the training loss divides the logits by now; 1 for methods without one."""
         return self.loop.temperature
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether there were steps since the last ``finish``."""
+        return self.steps > 0 and not self._finished
 
     @property
     def largest_logit(self) -> float:
@@ -223,10 +223,7 @@ class CalibratedLoss:
             return forward.loss_or_zero(self.loss, logits, y)
         if sample_weight is None and not self.multi_label and logits.dim() > 1 and logits.shape[1] > 1:
             return forward.cross_entropy(logits, y, ignore_index=self.ignore_index)
-        return self._nll(self._flattened(logits, y), sample_weight)
-
-    def _nll(self, data: Classification, weight: Tensor | None) -> Tensor:
-        return forward.cross_entropy(data.logits, forward.marked_target(data), spread(weight, len(data.target)))
+        return forward.nll(self._flattened(logits, y, sample_weight))
 
     def attach(self, x: Any) -> None:
         """Divide the logits by T where they are made, until ``finish``, for a model that computes its own loss.
@@ -234,9 +231,8 @@ class CalibratedLoss:
         The layer is found by a batch of inputs. An integration then calls ``is_due``, ``observe`` or
         ``held_out_objective``, and ``watch_training`` itself.
         """
-        self.output = find_output(unwrapped(self._model), x)
+        self.output = self._layer = find_output(unwrapped(self._model), x)
         self.divided = DividedLogits(self.output)
-        self._layer = self.output if isinstance(self.output, Layer) else None
         self.reminder.on = False  # an integration finishes by itself
         self.divided.set(self.temperature)
 
@@ -249,6 +245,16 @@ class CalibratedLoss:
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # compiled, counters are a reason to compile again
     def is_due(self, given: bool = True) -> bool:
         """Count a step, and return whether its held-out batch, if one is given, is used."""
+        self._check_state()
+        if self._finished and self.reminder.on:
+            self.guard.warn(
+                "finished",
+                "training goes on after finish(), from a temperature of 1, since logits are divided already: call "
+                "finish(held_out_loader) again at the end, or only once, after the last step",
+            )
+        if self._finished:
+            self._finished = False
+            self.reminder.keep(None)
         has_use = self.method == "temperature" or self.weight > 0
         due = given and has_use and self.steps >= self.next_due
         if due:
@@ -266,10 +272,10 @@ class CalibratedLoss:
             self.divided.set(1.0)
         with evaluating(self._model):
             logits = logits_of(self._model, x)
-        data = self.cleaned(logits, y, checked=self.steps > self.every)
+        data = self.cleaned(logits, y, weight)
         self._check_logits(data)
         self.guard.add_held_out(data._replace(logits=data.logits / self.temperature))
-        self.loop.observe(data, self.steps, spread(weight, len(data.target)))
+        self.loop.observe(data, self.steps)
         if self.divided is not None:
             self.divided.set(self.temperature)
 
@@ -277,11 +283,11 @@ class CalibratedLoss:
         """Return the objective of a held-out batch, not yet weighted."""
         with freeze_batchnorm_statistics(self._model) if self.batchnorm == "freeze" else nullcontext():
             logits = logits_of(self._model, x) if self.method == "published" else self._through_head(x)
-        data = self._flattened(logits, y, getattr(self.objective, "ignore_index", None))
+        data = self._flattened(logits, y, weight, getattr(self.objective, "ignore_index", None))
         self._check_logits(data)
         self.guard.add_held_out(data)
         if self.objective is None:
-            value = self._nll(data, weight)
+            value = forward.nll(data)
         else:
             self.guard.watch(logits, "objective")
             value = forward.objective_of(self.objective, logits, y, weight)
@@ -296,18 +302,15 @@ class CalibratedLoss:
                 "method 'head' needs the layer that makes the logits, and no linear layer of this model does: use "
                 "method='temperature'"
             )
-        return through_layer(self._layer, lambda: logits_of(self._model, x))
+        return through_layer(self._layer, self._model, x)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def watch_training(self, logits: Tensor, y: Tensor) -> None:
         """Let the guard see a training batch, the logits as the loss sees them."""
-        self.guard.add_training(self.cleaned(logits.detach(), y, checked=self.steps > 1))
+        self.guard.add_training(self.cleaned(logits.detach(), y))
 
-    def cleaned(self, logits: Tensor, target: Tensor, *, checked: bool = False) -> Classification:
-        """Bring a batch to ``(N, C)``, without samples whose logits overflowed; some are no reason to stop.
-
-        Batches like those that were checked before take a shorter way.
-        """
+    def cleaned(self, logits: Tensor, target: Tensor, weight: Tensor | None = None) -> Classification:
+        """Bring a batch to ``(N, C)``, without samples whose logits overflowed; some are no reason to stop."""
         logits, target, count = forward.finite(logits, target, self.ignore_index, self.multi_label)
         if count:
             self.guard.warn(
@@ -316,14 +319,13 @@ class CalibratedLoss:
                 f"{self.largest_logit:.3g}), and are left out: use bfloat16 or float32 for the last layer, since raw "
                 f"logits grow against the temperature, or, if training has diverged, {GO_BACK}",
             )
-        plain = logits.dim() == 2 and logits.shape[1] > 1 and not self.multi_label
-        if checked and plain and logits.device.type == "cpu" and bool((target != self.ignore_index).all()):
-            return Classification(logits if logits.dtype == torch.float64 else logits.float(), target.long())
-        return self._flattened(logits, target)
+        return self._flattened(logits, target, weight)
 
-    def _flattened(self, logits: Tensor, target: Tensor, ignore_index: int | None = None) -> Classification:
+    def _flattened(
+        self, logits: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int | None = None
+    ) -> Classification:
         ignored = self.ignore_index if ignore_index is None else ignore_index
-        return forward.flattened(logits, target, multi_label=self.multi_label, ignore_index=ignored)
+        return forward.flattened(logits, target, weight, multi_label=self.multi_label, ignore_index=ignored)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _warn_of_same(self, x: Any, y: Tensor, x_held_out: Any, y_held_out: Tensor) -> None:
@@ -342,6 +344,11 @@ class CalibratedLoss:
         if self.next_due <= self.every and look_like_probabilities(data.logits, of_one=False):
             self.guard.warn("softmax", PROBABILITIES)
 
+    def compare_evaluation(self, scores: BatchScores, loader: Any) -> None:
+        """Compare scores of an evaluation with the held-out batches since the last one, which a loader gave."""
+        dropout = self.method != "temperature" and forward.has_dropout(self._model)
+        self.guard.compare_evaluation(scores, loader, dropout=dropout)
+
     def log(self) -> dict[str, float]:
         """Values for a log: the temperature, and scores of the held-out batches of the last window of steps."""
         return {"temperature": self.temperature} | self.guard.latest | {"warnings": float(len(self.guard.warnings_))}
@@ -352,8 +359,9 @@ class CalibratedLoss:
 
         ``finish(held_out, new)`` does the same at the end of training.
         """
+        self._check_state()
         found = [self._predicted(batches) for batches in (held_out, new)]
-        on_held_out, on_new = (scores_of(logits / self.temperature, target) for logits, target, *_ in found)
+        on_held_out, on_new = (scores_of(data.logits / self.temperature, data.target) for data, _ in found)
         self.guard.compare(on_new, on_held_out)
         return on_held_out, on_new
 
@@ -376,17 +384,20 @@ class CalibratedLoss:
             The temperature, its standard error, and scores on the data given.
 
         Raises:
-            ValueError: If the logits of the final network are infinite or NaN on every sample.
+            ValueError: If the logits of the final network are infinite or NaN on every sample, or if the state of this
+                loss is from before an earlier call, and the weights of the model are not.
         """
+        self._check_state()
         self.detach()
         self.guard.close_window()
         folds = (self.method == "temperature") if fold is None else fold
-        logits, target, weight, layer = self._predicted(held_out)
+        data, layer = self._predicted(held_out)
+        logits, target, _ = data
         self.guard.judge_final(scores_of(logits, target))
         log_t = error = 0.0
         trained_at = self.loop.trained_at(logits)
         if folds:
-            log_t, error = final_temperature(logits, target, weight, self.loop, self.guard)
+            log_t, error = final_temperature(data, self.loop, self.guard)
         elif len(target) < FEWEST:
             few = f"{len(target)} held-out samples are too few to measure calibration: hold out more data"
             self.guard.warn("few", few)
@@ -394,42 +405,45 @@ class CalibratedLoss:
         on_held_out = scores_of(logits / temperature, target)
         on_new = None
         if new is not None:
-            new_logits, new_target, *_ = self._predicted(new)
-            on_new = scores_of(new_logits / temperature, new_target)
+            new_data, _ = self._predicted(new)
+            on_new = scores_of(new_data.logits / temperature, new_data.target)
             self.guard.compare(on_new, on_held_out)
         elif folds and self.loss is None and looks_trained_on(log_t, error, on_held_out.accuracy):
             self.guard.warn_of_training_samples(temperature, on_held_out)
         if folds:
-            divide(unwrapped(self._model), layer, temperature, self.output)
+            weights = divide(unwrapped(self._model), layer, temperature, self.output)
+            self._finished = True
+            if abs(log_t) > 2 * NOTICED:  # a second call changes nothing
+                self.reminder.keep(weights)
             self.loop.restart(trained_at - log_t)
             self.reminder.steps = 0
         return Finished(temperature, error, on_held_out, on_new)
 
-    def _predicted(self, batches: Iterable[Any]) -> tuple[Tensor, Tensor, Tensor | None, nn.Module | None]:
-        """Logits, target and weights of samples of all ranks, on the CPU, and the layer that makes the logits.
+    def _predicted(self, batches: Iterable[Any]) -> tuple[Classification, nn.Module | None]:
+        """Samples of all ranks, on the CPU, and the layer that makes the logits.
 
         Samples whose logits are infinite or NaN are left out, with a warning.
         """
         model, layer = unwrapped(self._model), self._layer
         parts: list[Classification] = []
-        weights: list[Tensor | None] = []
-        left_out = 0
+        left_out = weighted = 0
         with evaluating(model):
             for x, y, weight in forward.batches_for(model, batches, "finish"):
                 if layer is None:
                     layer = find_output(model, x)
                 logits, y, count = forward.finite(logits_of(model, x), y, self.ignore_index, self.multi_label)
-                data = self._flattened(logits, y)
-                parts.append(data)
-                weights.append(spread(weight, len(data.target)))
+                parts.append(self._flattened(logits, y, weight))
                 left_out += count
-        known = [weight for weight in weights if weight is not None]
-        if known and len(known) < len(parts):
-            raise ValueError(f"{len(known)} of {len(parts)} batches have weights: give all of them or none")
-        logits, target, of_samples = gathered(forward.joined(parts), torch.cat(known) if known else None)
+                weighted += weight is not None
+        if 0 < weighted < len(parts):
+            raise ValueError(f"{weighted} of {len(parts)} batches have weights: give all of them or none")
+        data = gathered(forward.joined(parts))
+        samples = len(data.target)
         if distributed.is_distributed():
             left_out = int(distributed.sum_across_ranks(torch.tensor(left_out, device=parts[0].logits.device)))
-        if left_out and not len(target):
+        if weighted and not samples and not left_out:
+            raise ValueError("every weight is 0, so there is nothing to calibrate on: give some sample a weight")
+        if left_out and not samples:
             raise ValueError(
                 f"the final network's logits are infinite or NaN on all {left_out} samples, so there is nothing to "
                 f"calibrate: {GO_BACK}"
@@ -437,23 +451,32 @@ class CalibratedLoss:
         if left_out:
             self.guard.warn(
                 "final not finite",
-                f"the final network's logits are infinite or NaN on {left_out} of {left_out + len(target)} samples, "
+                f"the final network's logits are infinite or NaN on {left_out} of {left_out + samples} samples, "
                 "which are left out: run finish() in float32 or bfloat16 if they overflow in float16, check the inputs "
                 f"of these samples, or, if training has diverged, {GO_BACK}",
             )
-        if of_samples is not None and not of_samples.any():
-            raise ValueError("every weight is 0, so there is nothing to calibrate on: give some sample a weight")
-        return logits, target, of_samples, layer
+        return data, layer
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what comes next, in values that load with ``weights_only``."""
         states = {"loop": self.loop.state_dict(), "guard": self.guard.state_dict()}
-        return {"step": self.steps, "due": self.next_due} | states
+        return {"step": self.steps, "due": self.next_due, "finished": self._finished} | states
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, to the bit."""
-        self.steps, self.next_due = state["step"], state["due"]
+        self.steps, self.next_due, self._finished = state["step"], state["due"], state["finished"]
         self.loop.load_state_dict(state["loop"])
         self.guard.load_state_dict(state["guard"])
         if self.divided is not None:
             self.divided.set(self.temperature)
+
+    def _check_state(self) -> None:
+        """Raise if a state from before ``finish`` was loaded, but not the weights of the model from before it."""
+        if self._finished or (changed := self.reminder.have_changed()) is None:
+            return
+        if not changed:
+            raise ValueError(
+                "the state of this loss was saved before finish(), and the model has its weights from after it, which "
+                "the temperature would divide twice: load the weights of the same checkpoint into the model too"
+            )
+        self.reminder.keep(None)

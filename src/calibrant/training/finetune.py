@@ -17,7 +17,7 @@ from calibrant.posthoc.scaling import best_temperature, standard_error, temperat
 from calibrant.posthoc.solvers import Correction, Penalty, fit_affine
 from calibrant.training.forward import batches_for, evaluating, flattened, logits_of
 from calibrant.training.guard import FEWEST_SEEN, PROBABILITIES, SEEN, look_like_probabilities, warn
-from calibrant.training.output_layer import can_be_scaled, divide, find_output
+from calibrant.training.output_layer import arguments_of, can_be_scaled, divide, find_output
 from calibrant.training.temperature_loop import looks_trained_on
 
 Candidate = Literal["nothing", "temperature", "vector", "head"]
@@ -26,8 +26,6 @@ FOLDS = 5
 FEW = 200
 # Penalties of the head, the strongest first. They are relative to the mean NLL, with features of mean square 1.
 PENALTIES = (1.0, 0.1, 0.01, 1e-3, 1e-4)
-# Features with up to this many elements are kept in float64: 128 MB.
-WHOLE = 2**24
 # Penalty on scales and shifts: too weak to change a fit, unless the likelihood has no maximum.
 PULL = 5e-9
 
@@ -119,9 +117,8 @@ def finetune(
 ) -> FineTuned:  # fmt: skip
     """Recalibrate a trained network in place, on data that it has not seen.
 
-    The network runs once over the data, in evaluation mode. Then only its output layer is changed, if that lowers the
-    cross-validated log loss; ``docs/finetuning.md`` has more. The result is deterministic. Use it in one process,
-    before the model is wrapped for distributed training.
+    Only its output layer is changed, if that lowers the cross-validated log loss; ``docs/finetuning.md`` has more. Use
+    it in one process, before the model is wrapped for distributed training.
 
     Args:
         model: Model that returns logits, or an object with ``.logits``.
@@ -188,26 +185,19 @@ def finetune(
 def _predict(model: nn.Module, loader: Iterable[Any], ignore_index: int) -> tuple[Outputs, nn.Module]:
     """One pass in evaluation mode: logits, labels, and the inputs of the layer that makes the logits."""
     parts: list[Outputs] = []
-    seen: list[Any] = []
-    hook = None
     with evaluating(model):
-        try:
-            for x, y, weight in batches_for(model, loader, "finetune"):
-                if weight is not None:
-                    raise TypeError("finetune() takes batches (inputs, target), without weights")
-                if hook is None:
-                    layer = find_output(model, x)
-                    hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given))
-                seen.clear()
+        for x, y, weight in batches_for(model, loader, "finetune"):
+            if weight is not None:
+                raise TypeError("finetune() takes batches (inputs, target), without weights")
+            if not parts:
+                layer = find_output(model, x)
+            with arguments_of(layer) as seen:
                 data = flattened(logits_of(model, x), y, ignore_index=ignore_index)
-                features = None
-                if isinstance(layer, nn.Linear) and can_be_scaled(model, layer):
-                    features = seen[-1][0].reshape(-1, layer.in_features).float().cpu()
-                part = Outputs(data.logits.cpu(), data.target.cpu(), features)
-                parts.append(part if data.mask is None else part.take(data.mask.cpu()))
-        finally:
-            if hook is not None:
-                hook.remove()
+            features = None
+            if isinstance(layer, nn.Linear) and can_be_scaled(model, layer):
+                features = seen[-1][0].reshape(-1, layer.in_features).float().cpu()
+            part = Outputs(data.logits.cpu(), data.target.cpu(), features)
+            parts.append(part if data.mask is None else part.take(data.mask.cpu()))
     logits, targets, features_of = zip(*parts, strict=True)
     made = None if features_of[0] is None else torch.cat(features_of)
     return Outputs(torch.cat(logits), torch.cat(targets), made), layer
@@ -303,29 +293,20 @@ def _weights_of(layer: nn.Linear) -> Head:
 
 
 def fit_heads(samples: Outputs, layer: nn.Linear, penalties: Sequence[float] = PENALTIES) -> Iterator[Head]:
-    r"""Fit the output layer by the penalised NLL, once for each penalty.
-
-    .. math:: \mathrm{NLL} + \tfrac{\lambda}{2} \lVert (W - W_0 / T) S \rVert^2 + \tfrac{\lambda}{2} \lVert b - b_0/T
-        \rVert^2
-
-    with T the best temperature and S the root mean squares of the features: a strong penalty gives temperature
-    scaling. The problem is convex and is solved by L-BFGS; every fit starts from the one before, so penalties go from
-    strong to weak.
-    """
+    """Fit the output layer by the penalised NLL, see ``docs/finetuning.md``, once for each penalty, strong to weak."""
     assert samples.features is not None  # noqa: S101 (checked by the caller)
-    features = samples.features
+    features = samples.features.double()
     temperature = temperature_or_one(samples.logits, samples.target)
     first, bias = (part / temperature for part in _weights_of(layer))
-    sizes = features.double().square().mean(0).sqrt()
+    sizes = features.square().mean(0).sqrt()
     sizes = sizes.clamp_min(1e-6 * float(sizes.max())).clamp_min(1e-12)
-    # In float64, as in every step of the search, unless that takes too much memory.
-    scaled = features.double() / sizes if features.numel() <= WHOLE else (features / sizes).float()
-    given = torch.cat([part.double() @ first.T + bias for part in features.split(2**14)])
+    scaled = features / sizes
+    given = features @ first.T + bias
     change = torch.zeros(first.numel() + len(first), dtype=torch.float64)
 
     def penalised(change: Tensor, penalty: float) -> Tensor:
         weight, shift = change[: -len(first)].view_as(first), change[-len(first) :]
-        logits = given + (scaled @ weight.to(scaled.dtype).T).double() + shift
+        logits = given + scaled @ weight.T + shift
         if len(first) == 1:
             logits = torch.cat((torch.zeros_like(logits), logits), 1)
         return F.cross_entropy(logits, samples.target) + penalty / 2 * (change @ change)

@@ -44,14 +44,7 @@ def has_dropout(model: nn.Module) -> bool:
 def freeze_batchnorm_statistics(model: nn.Module) -> Iterator[None]:
     """Run forward passes that leave BatchNorm's running statistics as they are.
 
-    Inside this context a batch is still normalised by its own mean and variance, and gradients are not affected.
-
-    Example:
-        >>> model = nn.BatchNorm1d(2)
-        >>> with freeze_batchnorm_statistics(model):
-        ...     _ = model(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
-        >>> model.running_mean, int(model.num_batches_tracked)
-        (tensor([0., 0.]), 0)
+    A batch is still normalised by its own mean and variance, and gradients are not affected.
     """
     layers = [layer for layer in model.modules() if isinstance(layer, BatchNorm) and layer.track_running_stats]
     try:
@@ -109,10 +102,7 @@ def pair_of(batch: Any, what: str = "a batch") -> tuple[Any, Any]:
 
 
 def batches_for(model: nn.Module, loader: Any, function: str) -> Iterator[tuple[Any, Tensor, Any]]:
-    """Batches ``(inputs, target)`` or ``(inputs, target, weight)`` on the device of a model, the weight None if absent.
-
-    ``function`` is the one that was given the loader, for an error.
-    """
+    """Inputs, target, and weight or None, on the device of a model; ``function`` was given the loader."""
     if isinstance(loader, Dataset):
         raise TypeError(f"{function}() takes batches, got a data set: pass a DataLoader of it")
     device = next((weights.device for weights in model.parameters()), torch.device("cpu"))
@@ -132,8 +122,12 @@ def batches_for(model: nn.Module, loader: Any, function: str) -> Iterator[tuple[
         raise ValueError("the loader gave no batch: pass batches (x, y)")
 
 
-def flattened(logits: Tensor, target: Tensor, *, multi_label: bool = False, ignore_index: int = -100) -> Classification:
+def flattened(
+    logits: Tensor, target: Tensor, weight: Tensor | None = None, *, multi_label: bool = False, ignore_index: int = -100
+) -> Classification:
     """Check a batch and bring it to ``(N, C)`` logits; every label of a multi-label batch is a binary sample."""
+    if weight is not None:
+        weight = spread(weight, target.shape)
     if multi_label:
         if target.shape != logits.shape:
             raise ValueError(
@@ -141,12 +135,13 @@ def flattened(logits: Tensor, target: Tensor, *, multi_label: bool = False, igno
                 f"got {tuple(target.shape)}"
             )
         logits, target = logits.reshape(-1), target.reshape(-1).long()
+        weight = None if weight is None else weight.reshape(-1)
     elif target.is_floating_point() and target.numel() == logits.numel() == len(logits):
         # as torch.nn.BCEWithLogitsLoss takes them
         if readable(target) and not bool(((target == 0) | (target == 1)).all()):
             raise ValueError("a floating-point target of binary logits must be 0 or 1: round it, or pass class indices")
         target = target.long()
-    return checks.classification(logits, target, None, ignore_index)
+    return checks.classification(logits, target, None, ignore_index, weight)
 
 
 def finite(logits: Tensor, target: Tensor, ignore_index: int, multi_label: bool = False) -> tuple[Tensor, Tensor, int]:
@@ -160,30 +155,29 @@ def finite(logits: Tensor, target: Tensor, ignore_index: int, multi_label: bool 
     return logits.nan_to_num(0.0, 0.0, 0.0), target.masked_fill(bad, ignore_index), count
 
 
-def spread(weight: Tensor | None, count: int) -> Tensor | None:
-    """One weight for each of ``count`` predictions, from weights per prediction or per sample."""
-    if weight is None:
-        return None
-    if weight.numel() != count and (weight.dim() != 1 or not len(weight) or count % len(weight)):
+def spread(weight: Tensor, shape: torch.Size) -> Tensor:
+    """Weights of predictions of a shape, from weights per prediction or per sample."""
+    count = shape.numel()
+    if weight.numel() == count:
+        return weight.reshape(shape)
+    if weight.dim() != 1 or not len(weight) or count % len(weight):
         raise ValueError(f"expected one weight per sample, got {tuple(weight.shape)} for {count} predictions")
-    if readable(weight) and bool(((weight < 0) | ~weight.isfinite()).any()):
-        raise ValueError("weights must be finite and not negative")
-    return weight.reshape(-1) if weight.numel() == count else weight.repeat_interleave(count // len(weight))
+    return weight.repeat_interleave(count // len(weight)).reshape(shape)
 
 
 def loss_or_zero(loss: Loss, logits: Tensor, target: Tensor, *, minimum: int = 1) -> Tensor:
-    """Return the loss of a batch, or a zero with zero gradients if ignored labels leave fewer than ``minimum`` samples.
+    """The loss of a batch, or a zero that is connected to the logits if ignored labels leave fewer than ``minimum``.
 
-    The zero is connected to the logits, so that ``backward()`` works and every rank of ``DistributedDataParallel``
-    takes part in it. If a batch is too small without any ignored label, the loss itself raises an error. The loss has
-    an attribute ``ignore_index`` if that is not -100.
+    If a batch is too small without any ignored label, the loss itself raises an error.
     """
     ignore_index = getattr(loss, "ignore_index", -100)
     if ignore_index is None or target.numel() < minimum:
         return loss(logits, target)
     enough = (target != ignore_index).sum() >= minimum
     if readable(enough):
-        return loss(logits, target) if enough else zero_of(logits)
+        if enough:
+            return loss(logits, target)
+        return torch.where(torch.zeros_like(logits, dtype=torch.bool), logits, 0.0).sum()  # they may hold anything
     # Do not wait for the accelerator: if there are too few samples, this is the loss of zeros, times zero.
     return loss(torch.where(enough, logits, 0.0), torch.where(enough, target, 0)) * enough
 
@@ -191,9 +185,8 @@ def loss_or_zero(loss: Loss, logits: Tensor, target: Tensor, *, minimum: int = 1
 def objective_of(objective: Loss, logits: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
     """Return a calibration objective, which may need several samples, or weights of the samples."""
     if weight is not None:
-        shape = logits.shape[:1] + logits.shape[2:]
-        of_samples: Any = spread(weight, shape.numel())
-        return objective(logits, target, sample_weight=of_samples.reshape(shape))  # type: ignore[call-arg]
+        of_samples = spread(weight, logits.shape[:1] + logits.shape[2:])
+        return objective(logits, target, sample_weight=of_samples)  # type: ignore[call-arg]
     if distributed.is_distributed():  # the objective is that of the global batch: one rank's labels do not decide
         return objective(logits, target)
     return loss_or_zero(objective, logits, target, minimum=minimum_samples(objective))
@@ -205,19 +198,18 @@ def minimum_samples(objective: object) -> int:
     return int(minimum()) if callable(minimum) else 1
 
 
-def zero_of(logits: Tensor) -> Tensor:
-    """Return a zero that is connected to the logits; they may hold anything, NaN included."""
-    return torch.where(torch.zeros_like(logits, dtype=torch.bool), logits, 0.0).sum()
-
-
-def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100) -> Tensor:
+def cross_entropy(logits: Tensor, target: Tensor, ignore_index: int = -100) -> Tensor:
     """Mean NLL of ``(N, C, ...)`` logits as in torch; 0, with a zero gradient, where every sample is ignored."""
-    counts = target != ignore_index
-    if weight is None:
-        total = F.cross_entropy(logits, target, ignore_index=ignore_index, reduction="sum")
-        return total / counts.sum().clamp_min(1)
-    each = F.cross_entropy(logits, target, ignore_index=ignore_index, reduction="none")
-    weight = torch.where(counts, weight.to(each.dtype), 0.0)
+    total = F.cross_entropy(logits, target, ignore_index=ignore_index, reduction="sum")
+    return total / (target != ignore_index).sum().clamp_min(1)
+
+
+def nll(data: Classification) -> Tensor:
+    """Mean NLL of checked samples, each as often as it counts."""
+    if data.weight is None or not data.weight.is_floating_point():
+        return cross_entropy(data.logits, marked_target(data))
+    each = F.cross_entropy(data.logits, data.target, reduction="none")
+    weight = data.weight.to(each.dtype)
     return (each * weight).sum() / weight.sum().clamp_min(torch.finfo(each.dtype).tiny)
 
 
@@ -261,49 +253,32 @@ class BatchScores(NamedTuple):
 
 
 class ScoreSums:
-    """Running sums on the device of the batches, several batches at a time, so that a step takes hardly longer."""
-
-    WAITING, ELEMENTS = 16, 2**20  # most batches, and about as many elements of logits, that are summed up together
+    """Running sums of the samples of batches, and of values, on their device."""
 
     def __init__(self) -> None:
         self.batches = 0
-        self._sums: Tensor | None = None
-        self._waiting: list[Classification] = []
-        self._values: list[Tensor] = []  # each times its number, its number, and whether it is 0
+        self._sums = torch.zeros(8 + BINS, dtype=torch.float64)
         self._marks: dict[str, tuple[Tensor, int]] = {}  # sums and batches at the last call of since()
 
-    # The growing lists would make torch.compile recompile every step.
+    # A counter would make torch.compile recompile every step.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch.no_grad()
     def add(self, data: Classification) -> None:
         """Add a batch of logits as the loss sees them."""
-        self._waiting.append(data._replace(logits=data.logits.detach()))
+        self._add(3, _sums_of(data))
         self.batches += 1
-        elements = sum(waiting.logits.numel() for waiting in self._waiting)
-        if len(self._waiting) == self.WAITING or elements > self.ELEMENTS:
-            self._sum_up()
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch.no_grad()
     def add_value(self, value: Tensor, samples: Tensor | float = 1.0) -> None:
         """Add the value of an objective, or the mean loss of some samples, which may be NaN if there are none."""
-        value = value.detach().to(accumulation_dtype(value))
+        value = value.to(accumulation_dtype(value))
         count = torch.as_tensor(samples).to(value)
-        self._values.append(torch.stack((count, torch.where(count > 0, value * count, 0.0), count * (value == 0))))
+        self._add(0, torch.stack((count, torch.where(count > 0, value * count, 0.0), count * (value == 0))))
 
-    @torch.no_grad()
-    def _sum_up(self) -> Tensor:
-        waiting = joined(self._waiting) if self._waiting else None
-        if waiting is None and not self._values:
-            return torch.zeros(8 + BINS, dtype=torch.float64) if self._sums is None else self._sums
-        like = self._values[0] if waiting is None else waiting.logits
-        if self._sums is None:
-            self._sums = torch.zeros(8 + BINS, dtype=accumulation_dtype(like), device=like.device)
-        sums = self._sums.clone()
-        if self._values:
-            sums[:3] += torch.stack(self._values).to(sums).sum(0)
-        if waiting is not None:
-            sums[3:] += _sums_of(waiting, sums.dtype)
-        self._sums, self._waiting, self._values = sums, [], []
-        return sums
+    def _add(self, first: int, terms: Tensor) -> None:
+        self._sums = self._sums.to(terms, copy=True)  # marks keep the sums before
+        self._sums[first : first + len(terms)] += terms
 
     def running(self, purpose: str = "") -> BatchScores:
         """Means on this rank since the last call of :meth:`since` for the same purpose."""
@@ -312,17 +287,15 @@ class ScoreSums:
     def since(self, purpose: str = "") -> BatchScores:
         """Means on all ranks since the last call for the same purpose."""
         sums, batches = self._change(purpose)
-        self._marks[purpose] = self._sum_up(), self.batches
+        self._marks[purpose] = self._sums, self.batches
         return _means(distributed.sum_across_ranks(sums) if distributed.is_distributed() else sums, batches)
 
     def _change(self, purpose: str) -> tuple[Tensor, int]:
-        now = self._sum_up()
-        before, batches = self._marks.get(purpose, (torch.zeros_like(now), 0))
-        return now - before.to(now), self.batches - batches
+        before, batches = self._marks.get(purpose, (torch.zeros_like(self._sums), 0))
+        return self._sums - before.to(self._sums), self.batches - batches
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue, with the batches so far summed up."""
-        self._sum_up()
+        """Everything needed to continue."""
         return vars(self).copy()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -330,7 +303,7 @@ class ScoreSums:
         vars(self).update(state)
 
 
-def _sums_of(data: Classification, dtype: torch.dtype) -> Tensor:
+def _sums_of(data: Classification) -> Tensor:
     """Number, right ones, log loss, confidence and doubt of samples, and confidence minus correctness in each bin."""
     logits = data.logits if data.logits.dtype == torch.float64 else data.logits.float()
     log_probabilities = logits.log_softmax(1)
@@ -340,7 +313,7 @@ def _sums_of(data: Classification, dtype: torch.dtype) -> Tensor:
     rows = torch.stack((torch.ones_like(top), right, nll, confidence, 1 - (-nll).exp()))
     if data.weight is not None:
         rows = torch.where(data.weight > 0, rows, 0.0)
-    rows = rows.to(dtype)
+    rows = rows.to(accumulation_dtype(rows))
     edges = torch.arange(1, BINS + 1, dtype=rows.dtype, device=rows.device) / BINS
     excess = rows.new_zeros(BINS).scatter_add(0, torch.bucketize(confidence, edges.to(confidence)), rows[3] - rows[1])
     return torch.cat((rows.sum(1), excess))

@@ -28,8 +28,7 @@ BEYOND_CHANCE = 3.5
 # ratio of their doubt to that of training samples above which they are new data of an easy task all the same.
 SEEN, FEWEST_SEEN, NEW = 0.99, 256, 3.0
 # Pull of the objective on the logits above which it leads the training, relative to that of the training loss at its
-# strongest (its pull vanishes on data that are fitted) or, if larger, to that of the NLL on the held-out samples.
-# results/guard.md measures both ratios in sound runs and failures.
+# strongest or, if larger, to that of the NLL on the held-out samples. results/guard.md measures both ratios.
 OUTWEIGHS = 1.0
 # Held-out batches with a gradient that a judgement of the pull needs, and values that one of silence needs.
 FEWEST_PULLS, FEWEST_OBJECTIVES = 10, 25
@@ -41,6 +40,8 @@ COLLAPSE = 0.05
 RISE = 0.1
 # Steps of training, and log T, from which on a forgotten finish() matters although the training loss is at T = 1.
 FEWEST_STEPS, NEAR_ONE = 100, 0.1
+# Relative change of the output layer since finish() that is more than rounding to another precision.
+NOTICED = 0.005
 PROBABILITIES = (
     "the model's outputs look like probabilities or log-probabilities: remove the softmax, sigmoid or log-softmax at "
     "its end, since the loss takes logits"
@@ -80,9 +81,22 @@ class Reminder:
         self.steps = 0  # of training since finish()
         self._place = place_of_call()
         self._loop = loop
+        self._divided: Tensor | None = None
+        self._norm = 0.0
+
+    def keep(self, weights: Tensor | None) -> None:
+        """Keep the weights that ``finish()`` divided, or forget them."""
+        self._divided = weights
+        self._norm = 0.0 if weights is None else _norm(weights)
+
+    def have_changed(self) -> bool | None:
+        """Whether these weights were loaded or trained since; None if there are none."""
+        if self._divided is None:
+            return None
+        return not math.isclose(_norm(self._divided), self._norm, rel_tol=NOTICED)
 
     def tell(self) -> None:
-        """Warn if ``finish()`` is missing."""
+        """Warn if ``finish()`` is missing, or its result was replaced."""
         temperature = self._loop.temperature
         if temperature == 1 and self.steps >= FEWEST_STEPS and abs(math.log(self._loop.best)) > NEAR_ONE:
             temperature = self._loop.best
@@ -93,6 +107,17 @@ class Reminder:
                 "finish(held_out_loader) on the loss",
                 self._place,
             )
+        elif self.on and self.have_changed():
+            warn(
+                "the model's weights have changed since finish(): weights saved before it are not divided by the "
+                "temperature. Load weights saved after it, or call finish(held_out_loader) again",
+                self._place,
+            )
+
+
+def _norm(weights: Tensor) -> float:
+    local = getattr(weights, "to_local", weights.detach)()  # the part of this process, if it is sharded
+    return float(torch.linalg.vector_norm(local.float()))
 
 
 class Guard:
@@ -305,27 +330,22 @@ class Guard:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what is warned about next."""
-        values = (
-            (name, each.state_dict() if isinstance(each, ScoreSums) else each) for name, each in vars(self).items()
-        )
-        return copy.deepcopy(dict(values))
+        sums = {"training": self.training.state_dict(), "held_out": self.held_out.state_dict()}
+        return copy.deepcopy(vars(self) | sums)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
-        for name, value in copy.deepcopy(dict(state)).items():
-            if isinstance(sums := getattr(self, name), ScoreSums):
-                sums.load_state_dict(value)
-            else:
-                setattr(self, name, value)
+        values = copy.deepcopy(dict(state))
+        self.training.load_state_dict(values.pop("training"))
+        self.held_out.load_state_dict(values.pop("held_out"))
+        vars(self).update(values)
 
 
 def _named(held_out: BatchScores) -> dict[str, float]:
     """Scores of held-out batches, as far as there are any, for a log."""
     values = {}
     if held_out.samples:
-        values = {
-            "held_out_accuracy": held_out.accuracy,
-            "held_out_nll": held_out.nll,
-            "held_out_gap": held_out.gap,
-        }
-    return values | ({"objective": held_out.value, "silent": held_out.silent} if held_out.values else {})
+        values = {f"held_out_{name}": getattr(held_out, name) for name in ("accuracy", "nll", "gap")}
+    if held_out.values:
+        values |= {"objective": held_out.value, "silent": held_out.silent}
+    return values

@@ -68,14 +68,7 @@ def interleaved_split(
 
 
 class EvenBatches(Sampler[list[int]]):
-    """Batches of a sampler whose sizes differ by at most one and are at most ``batch_size``.
-
-    An objective of a batch of one or two samples is noise, or not defined.
-
-    Example:
-        >>> [len(batch) for batch in EvenBatches(range(129), 128)]
-        [65, 64]
-    """
+    """Batches of a sampler whose sizes differ by at most one: an objective of one or two samples is not defined."""
 
     def __init__(self, sampler: Any, batch_size: int) -> None:
         inputs.check_count("batch_size", batch_size)
@@ -106,16 +99,13 @@ def _stratified(order: Tensor, stratify: Labels, held_out: int) -> Tensor:
             f"stratify must hold one integer label for each of {len(order)} samples, got {labels.dtype} of shape "
             f"{tuple(labels.shape)}"
         )
-    _, inverse, counts = labels.unique(return_inverse=True, return_counts=True)
+    classes, counts = labels.unique(return_counts=True)
     exact = counts.double() * (held_out / len(order))
     quota = exact.floor().long()
     left = held_out - int(quota.sum())
     quota[(exact - quota).argsort(descending=True, stable=True)[:left]] += 1
-    by_class = inverse[order]
-    grouped = order[by_class.argsort(stable=True)]
-    starts = counts.cumsum(0) - counts
-    place = torch.arange(len(order)) - starts.repeat_interleave(counts)
-    return grouped[place < quota.repeat_interleave(counts)]
+    in_order = labels[order]
+    return torch.cat([order[in_order == label][:count] for label, count in zip(classes, quota.tolist(), strict=True)])
 
 
 def warn_of_data(held_out: Any, train: Any = None, sampler: Any = None) -> None:

@@ -4,6 +4,7 @@ Private names of transformers that this package depends on are in this file. Tes
 """
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,7 @@ from transformers import Trainer
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from calibrant.training.calibrated_loss import BatchNormUse, CalibratedLoss, Finished, Method
-from calibrant.training.forward import (
-    Loss,
-    has_dropout,
-    minimum_samples,
-    scores_of,
-)
+from calibrant.training.forward import Loss, minimum_samples, scores_of
 from calibrant.training.held_out import even_size, warn_of_data
 from calibrant.training.interleave import Passes, kept_random_state, seed_all
 from calibrant.training.temperature_loop import refined_nll
@@ -31,21 +27,15 @@ FILE = "calibrated_loss.pt"  # in a checkpoint: the state of the loss, and the p
 class InterleavedTrainer(Trainer):
     """A ``transformers.Trainer`` that calibrates a classifier on held-out data while it trains.
 
-    ``docs/huggingface.md`` says what each method does, and what is logged, saved and compared. Models need one label
-    for each sample: logits ``(N, C)``, labels ``(N,)``.
+    It takes the arguments of ``Trainer``, those of :class:`calibrant.training.CalibratedLoss`, and what follows;
+    ``docs/huggingface.md`` has more. Models need one label for each sample: logits ``(N, C)``, labels ``(N,)``.
 
     Args:
-        *args: Positional arguments of ``Trainer``.
         calibration_dataset: Held-out part of the training data, of the same kind as ``train_dataset``; see
             :func:`~calibrant.training.interleaved_split`.
-        objective: As in :class:`calibrant.training.CalibratedLoss`.
-        weight: Weight of the objective relative to the NLL. With 0 the objective is not computed.
-        method: As there. By default ``"published"`` if an objective or a weight is given, else ``"temperature"``.
-        calibration_batch_size: Most samples of a calibration batch on each process; by default those of a training
-            batch.
+        method: By default ``"published"`` if an objective or a weight is given, else ``"temperature"``.
+        calibration_batch_size: Most samples of a calibration batch on each process; by default of a training batch.
         calibration_every: Use a calibration batch every k-th optimizer step only.
-        batchnorm: As ``CalibratedLoss.batchnorm``.
-        **kwargs: Keyword arguments of ``Trainer``.
 
     Attributes:
         calibrated_loss: The :class:`calibrant.training.CalibratedLoss` of the latest training; None before.
@@ -82,15 +72,11 @@ class InterleavedTrainer(Trainer):
         if method is None:
             method = "temperature" if objective is None and weight is None else "published"
         self.method: Method = method
-        # Settings with their defaults, checked now; each training has a loss of its own.
-        given = CalibratedLoss(
-            nn.Identity(), method, objective=objective, weight=weight, every=calibration_every, batchnorm=batchnorm
-        )
+        # Each training has a loss of its own; its settings are checked now.
+        self._new_loss = partial(CalibratedLoss, method=method, objective=objective, weight=weight, batchnorm=batchnorm)
+        given = self._new_loss(nn.Identity(), every=calibration_every)
         self.weight, self.calibration_every = given.weight, given.every
         self.calibration_objective = given.objective  # Trainer uses self.objective for hyperparameter search
-        self.batchnorm = given.batchnorm
-        if objective is not None and not callable(objective):
-            raise TypeError(f"objective must take (logits, labels), got {type(objective).__name__}")
         super().__init__(*args, **kwargs)
         self.calibration_dataset = calibration_dataset
         self.calibration_batch_size = calibration_batch_size
@@ -147,13 +133,10 @@ class InterleavedTrainer(Trainer):
         if self.calibrated_loss is not None:
             return self.calibrated_loss
         plain: Any = self.model
-        learns = self.method != "temperature"
-        self.calibrated_loss = loss = CalibratedLoss(
-            # The gradient of "published" takes the path of the training loss; that of "head" only one layer.
-            model if self.method == "published" else plain, self.method, objective=self.calibration_objective,
-            weight=self.weight if learns else None, every=1 if learns else self.calibration_every,
-            batchnorm=self.batchnorm,
-        )  # fmt: skip
+        # The gradient of "published" takes the path of the training loss; that of "head" only one layer.
+        trained = model if self.method == "published" else plain
+        every = self.calibration_every if self.method == "temperature" else 1
+        self.calibrated_loss = loss = self._new_loss(trained, every=every)
         with self.compute_loss_context_manager():
             loss.attach(self._inputs(self._prepare_inputs(batch)))
         if self._saved:
@@ -282,9 +265,7 @@ class InterleavedTrainer(Trainer):
             for name, value in (("accuracy", scores.accuracy), ("ece", scores.ece), ("refined_nll", refined)):
                 output.metrics.setdefault(f"{prefix}_{name}", value)
             if self.calibrated_loss is not None and self.is_in_train and prefix == "eval":
-                model: Any = self.model
-                dropout = self.method != "temperature" and has_dropout(model)
-                self.calibrated_loss.guard.compare_evaluation(scores, self._drawn().loader, dropout=dropout)
+                self.calibrated_loss.compare_evaluation(scores, self._drawn().loader)
         return output
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:

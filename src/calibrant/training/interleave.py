@@ -41,18 +41,14 @@ def interleave(
 
     Args:
         train_loader: Batches for the NLL: a ``DataLoader`` or any other object that can be iterated more than once.
-        calibration_loader: Batches for the calibration objective, of any size; None gives a plain loader that can be
-            resumed.
+        calibration_loader: Batches for the calibration objective, of any size; None gives a plain loader.
         calibration_every: Give a calibration batch every k-th step only, and None at the others.
-        minimum_samples: Skip calibration batches with fewer samples. By default :class:`InterleavedModule` asks its
-            objective; elsewhere 3, which is enough for every objective.
+        minimum_samples: Skip smaller calibration batches; by default 3, unless :class:`InterleavedModule` knows better.
         same_samples_on_every_rank: Allow a ``DataLoader`` that gives several processes the same samples, for example
             for model parallelism. Otherwise it is an error, as far as its sampler shows.
 
     Example:
         >>> train, calibration = [1, 2, 3], ["a", "b"]
-        >>> [tuple(batch) for batch in interleave(train, calibration)]
-        [(1, 'a'), (2, 'b'), (3, 'a')]
         >>> [tuple(batch) for batch in interleave(train, calibration, calibration_every=2)]
         [(1, 'a'), (2, None), (3, 'b')]
     """
@@ -67,11 +63,9 @@ def interleave(
 class InterleavedLoader:
     """Loader that :func:`interleave` returns.
 
-    Its state is exact at the end of a pass: the calibration loader continues within its own pass, which is drawn again
-    from the random state that it started with. That holds for every loader that takes its order from torch's global
-    generator, from a generator given to it or its sampler, or from a sampler with ``set_epoch``, which is called here.
-    Random transforms in persistent workers are the exception: those workers' generators cannot be restored. A state
-    from within a pass continues with the next one.
+    Its state is exact at the end of a pass, except for random transforms in persistent workers: the calibration loader
+    continues within its own pass, which is drawn again from the random state that it started with. A state from within
+    a pass continues with the next one.
     """
 
     def __init__(
@@ -139,8 +133,7 @@ class Passes:
     Args:
         loader: Gives batches; iterated more than once.
         minimum: Fewest samples of a batch; :meth:`next_batch` leaves out smaller ones.
-        seed: Give the passes random numbers of their own, seeded by this and their number, which leave those of
-            training alone. Without it they draw from the same as everything else.
+        seed: Seed of random numbers of its own, which leave those of training alone; without it there are none.
     """
 
     def __init__(self, loader: Iterable[Any], minimum: int = 1, seed: int | None = None) -> None:
@@ -172,7 +165,8 @@ class Passes:
             for batches in (self._rest, None):
                 for batch in self.begin() if batches is None else batches:
                     self._drawn += 1
-                    if is_large_enough(batch, self.minimum):
+                    # The last part is the target, with one entry per sample; the first may be a list of images.
+                    if next(_lengths(batch), self.minimum) >= self.minimum:
                         return batch
         raise ValueError(
             f"the calibration loader gave no batch of at least {self.minimum} samples, which the objective needs: "
@@ -208,7 +202,9 @@ class Passes:
             with kept_random_state():
                 iter(self.loader)
         self._was_opened = True
-        set_epoch(self.loader, self._count - 1)
+        for part in (self.loader, *_samplers(self.loader)):
+            if callable(set_epoch := getattr(part, "set_epoch", None)):  # as of samplers that do not reshuffle alone
+                set_epoch(self._count - 1)
         return iter(self.loader)
 
     @contextmanager
@@ -255,19 +251,6 @@ def _generators_of(*loaders: Any) -> list[torch.Generator]:
     return list(dict.fromkeys(generator for generator in found if isinstance(generator, torch.Generator)))
 
 
-def set_epoch(loader: Iterable[Any], epoch: int) -> None:
-    """Set the epoch of samplers such as DistributedSampler, which do not reshuffle by themselves."""
-    for part in (loader, *_samplers(loader)):
-        if callable(setter := getattr(part, "set_epoch", None)):
-            setter(epoch)
-
-
-def is_large_enough(batch: Any, minimum: int) -> bool:
-    """Whether a batch of any structure has at least ``minimum`` samples, as far as can be seen."""
-    # The last part is the target, with one entry per sample; the first may be a list of images.
-    return next(_lengths(batch), minimum) >= minimum
-
-
 def _lengths(batch: Any) -> Iterator[int]:
     """Lengths of the tensors in a batch of any structure, the last one first."""
     if isinstance(batch, Tensor):
@@ -280,10 +263,7 @@ def _lengths(batch: Any) -> Iterator[int]:
 
 
 def random_state(generators: Iterable[torch.Generator] = ()) -> RandomState:
-    """The state of torch's, Python's and NumPy's global generators and of others, in tensors, tuples and numbers only.
-
-    Such values load with ``torch.load(..., weights_only=True)``.
-    """
+    """The state of all global generators and of others, in values that load with weights_only."""
     name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 (the state transforms draw from)
     state: RandomState = {
         "torch": torch.get_rng_state(),

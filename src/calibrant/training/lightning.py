@@ -18,11 +18,10 @@ from calibrant.training.calibrated_loss import BatchNormUse, CalibratedLoss, Fin
 from calibrant.training.forward import (
     BatchScores,
     ScoreSums,
-    cross_entropy,
-    has_dropout,
     logits_of,
     loss_or_zero,
     marked_target,
+    nll,
     pair_of,
 )
 from calibrant.training.guard import warn
@@ -58,19 +57,14 @@ class InterleavedModule(lightning.LightningModule):
     tensor, or a mapping of keyword arguments of the model. Without a method plain ``(inputs, target)`` is enough.
     ``docs/lightning.md`` says what the methods do and what is logged. ``predict`` returns logits.
 
+    Other arguments are those of :class:`calibrant.training.CalibratedLoss`.
+
     Args:
-        model: Any module that returns logits, or an object with ``.logits``.
-        objective: A calibration objective such as :class:`calibrant.ESDLoss` for the methods that have one.
-        weight: Weight of the objective relative to the loss; 1 when not given.
-        method: As in :class:`calibrant.training.CalibratedLoss`. By default ``"published"`` if there is an objective;
-            otherwise the loss alone is minimised.
-        loss: Loss of the training batch in place of the NLL, such as :class:`calibrant.FocalLoss`.
+        method: By default ``"published"`` if there is an objective; otherwise the loss alone is minimised.
         learning_rate: Learning rate of the default optimizer, which ``Tuner.lr_find`` of Lightning can set.
-        optimizer: Function that makes the optimizer from the parameters; by default AdamW with weight decay 1e-2, as in
-            the paper.
+        optimizer: Function that makes the optimizer from the parameters; by default AdamW with weight decay 1e-2.
         scheduler: Function that makes a learning-rate scheduler from the optimizer, to step after every epoch, or
             Lightning's configuration of one. A ``ReduceLROnPlateau`` watches ``validation_nll``.
-        batchnorm: As ``CalibratedLoss.batchnorm``.
 
     Attributes:
         calibrated_loss: The :class:`calibrant.training.CalibratedLoss` of the method; None without one.
@@ -116,7 +110,7 @@ class InterleavedModule(lightning.LightningModule):
                 ignore_index=getattr(loss, "ignore_index", -100),
             )  # fmt: skip
             self.calibrated_loss.reminder.on = False  # fit calls finish()
-        self.objective: Any = None if self.calibrated_loss is None else self.calibrated_loss.objective
+        self.objective: Any = getattr(self.calibrated_loss, "objective", None)
         self._make_optimizer = optimizer
         if optimizer is None:  # without this attribute Tuner.lr_find says that there is no learning rate to set
             self.learning_rate = learning_rate
@@ -125,7 +119,6 @@ class InterleavedModule(lightning.LightningModule):
         self.finished: Finished | None = None
         self.training_scores, self.evaluation_scores = ScoreSums(), ScoreSums()
         self._validation: dict[str, float] = {}
-        self._is_finished = True
         self._loaders: list[dict[str, Any]] = []
         self._random_before_validation: RandomState | None = None
 
@@ -165,10 +158,6 @@ class InterleavedModule(lightning.LightningModule):
         self.training_scores = ScoreSums()
         self.history = [entry for entry in self.history if entry["epoch"] < self.current_epoch]
 
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Note that there is something to finish."""
-        self._is_finished = False
-
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss of the training batch, plus the weighted objective of the held-out batch where there is one."""
         batch, held_out = self._parts(batch)
@@ -198,8 +187,7 @@ class InterleavedModule(lightning.LightningModule):
 
     def _training_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         if self.loss is None:
-            data = self._checked(logits, target)
-            return cross_entropy(data.logits, marked_target(data))
+            return nll(self._checked(logits, target))
         return loss_or_zero(self.loss, logits, target)
 
     def _checked(self, logits: Tensor, target: Tensor) -> Classification:
@@ -229,8 +217,7 @@ class InterleavedModule(lightning.LightningModule):
             values |= self.calibrated_loss.guard.since_log()
         if self.method == "temperature":
             values["temperature"] = self.temperature
-        self.history.append({"epoch": self.current_epoch} | self._named("train", values) | self._validation)
-        self._log("train", values)
+        self.history.append({"epoch": self.current_epoch} | self._log("train", values) | self._validation)
 
     def on_validation_epoch_start(self) -> None:
         """Begin new scores."""
@@ -251,20 +238,17 @@ class InterleavedModule(lightning.LightningModule):
         """Log the scores, compare them with held-out ones, and restore the random state of training."""
         scores = self.evaluation_scores.since()
         values = self._values(scores)
-        self._log("validation", values)
+        logged = self._log("validation", values)
         if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
             if self.calibrated_loss is not None and values:
                 loader = getattr(self.trainer.train_dataloader, "calibration_loader", None)
-                dropout = self.method != "temperature" and has_dropout(self.model)
-                self.calibrated_loss.guard.compare_evaluation(scores, loader, dropout=dropout)
-            self._validation = self._named("validation", values)
+                self.calibrated_loss.compare_evaluation(scores, loader)
+            self._validation = logged
         if self._random_before_validation is not None:
             set_random_state(self._random_before_validation)
             self._random_before_validation = None
 
-    def on_test_epoch_start(self) -> None:
-        """Begin new scores."""
-        self.evaluation_scores = ScoreSums()
+    on_test_epoch_start = on_validation_epoch_start
 
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Add a batch to the scores of the test; several loaders are scored as one set."""
@@ -297,32 +281,33 @@ class InterleavedModule(lightning.LightningModule):
             return {}
         return {"loss": scores.value if scores.values else scores.nll, "accuracy": scores.accuracy, "ece": scores.ece}
 
-    def _log(self, stage: str, values: Mapping[str, float], *, on_step: bool = False) -> None:
+    def _log(self, stage: str, values: Mapping[str, float], *, on_step: bool = False) -> dict[str, float]:
+        """Log values, and return them with their names in the log."""
+        logged = {}
         for name, value in values.items():
+            is_nll = name == "loss" and (stage != "train" or self.loss is None)
+            full_name = f"{stage}_nll" if is_nll else f"{stage}_{name}"
+            logged[full_name] = value
             self.log(
-                self._name(stage, name), value, on_step=on_step, on_epoch=not on_step, sync_dist=not on_step,
+                full_name, value, on_step=on_step, on_epoch=not on_step, sync_dist=not on_step,
                 prog_bar=name in ON_PROGRESS_BAR,
             )  # fmt: skip
-
-    def _named(self, stage: str, values: Mapping[str, float]) -> dict[str, float]:
-        return {self._name(stage, name): value for name, value in values.items()}
-
-    def _name(self, stage: str, name: str) -> str:
-        loss_name = "loss" if stage == "train" and self.loss is not None else "nll"
-        return f"{stage}_{loss_name if name == 'loss' else name}"
+        return logged
 
     def finish(self, held_out: Iterable[Any], new: Iterable[Any] | None = None) -> Finished:
         """Calibrate the model of an unfinished checkpoint, as ``fit`` does, and compare with ``new`` batches."""
         if self.calibrated_loss is None:
             raise ValueError("there is no method, so there is nothing to finish: pass method= to the classifier")
-        self._is_finished = True
         self.finished = self.calibrated_loss.finish(held_out, new)
         return self.finished
 
     def on_fit_end(self) -> None:
-        """Fold the temperature; callbacks have restored earlier weights by now."""
-        held_out = getattr(self.trainer.train_dataloader, "calibration_loader", None)
-        if self._is_finished or self.method != "temperature" or held_out is None:
+        """Judge the last steps, and fold the temperature; callbacks have restored earlier weights by now."""
+        held_out, loss = getattr(self.trainer.train_dataloader, "calibration_loader", None), self.calibrated_loss
+        if held_out is None or loss is None or not loss.is_unfinished:
+            return
+        if self.method != "temperature":
+            loss.guard.close_window()
             return
         with kept_random_state(), on_training_device(self.trainer, self):
             self.finish(moved(self.trainer, batch) for batch in held_out)
@@ -332,7 +317,6 @@ class InterleavedModule(lightning.LightningModule):
         checkpoint[KEY] = {"history": [dict(row) for row in self.history], "loaders": loader_states(self.trainer)}
         if self.calibrated_loss is not None:
             checkpoint[KEY]["losses"] = of_ranks(self.trainer, self.calibrated_loss.state_dict())
-            checkpoint[KEY]["is_finished"] = self._is_finished
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the history, and remember the position in case training continues."""
@@ -345,8 +329,7 @@ class InterleavedModule(lightning.LightningModule):
         if self.calibrated_loss is None or "losses" not in saved:
             return
         self.calibrated_loss.load_state_dict(saved["losses"][self.global_rank % len(saved["losses"])])
-        self._is_finished = saved["is_finished"]
-        if self.method == "temperature" and not self._is_finished and not is_fitting:
+        if self.method == "temperature" and self.calibrated_loss.is_unfinished and not is_fitting:
             loop = self.calibrated_loss.loop
             loop.log_temperature = math.log(loop.best)
             warn(

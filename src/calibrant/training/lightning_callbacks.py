@@ -12,21 +12,22 @@ from torch import Tensor, nn
 from calibrant import inputs
 from calibrant.training.calibrated_loss import CalibratedLoss, Finished
 from calibrant.training.forward import ScoreSums, logits_in, pair_of
+from calibrant.training.guard import warn
 from calibrant.training.held_out import warn_of_loaders
 from calibrant.training.interleave import SAME, Passes, gives_ranks_the_same, kept_random_state
 from calibrant.training.lightning_data import loader_states, moved, of_ranks, on_training_device, restore_loader
 from calibrant.training.output_layer import divide, find_output
 from calibrant.training.temperature_loop import refined_nll
 
-LOADERS = "calibrant_loaders"
+# What StopAfterTemperature keeps in checkpoints.
+SAVED = ("temperature_", "best_score_", "best_epoch_", "_waited", "_weights")
 
 
 class TemperatureInTheLoop(Callback):
     """Train any LightningModule on logits divided by a temperature that is fitted to held-out data.
 
-    The module computes its own loss from its own logits. This callback finds the layer that makes them, by a forward
-    pass ``module(inputs)``, and divides what it makes by the temperature of :class:`calibrant.training.CalibratedLoss`
-    while the module trains. After ``fit`` the module itself is calibrated. See ``docs/lightning.md``.
+    The module computes its own loss from its own logits, which :class:`calibrant.training.CalibratedLoss` divides while
+    it trains. After ``fit`` the module itself is calibrated. See ``docs/lightning.md``.
 
     Args:
         held_out: Batches ``(inputs, target)`` of data that are not trained on; iterated more than once. If the loader
@@ -55,9 +56,8 @@ class TemperatureInTheLoop(Callback):
         self._loss: CalibratedLoss | None = None
         self._stream = Passes(held_out, seed=0)
         self._saved: dict[str, Any] | None = None
-        self._is_finished = False
         self._is_due = False
-        self._loaders: list[dict[str, Any]] = []
+        self._trainer: Trainer | None = None
         self._validation = ScoreSums()
 
     @property
@@ -72,14 +72,14 @@ class TemperatureInTheLoop(Callback):
         if getattr(pl_module, "method", None) == "temperature":
             raise ValueError("the module already has a temperature, method='temperature': remove this callback")
         warn_of_loaders(self.held_out, getattr(trainer.train_dataloader, "train_loader", trainer.train_dataloader))
-        loaders, self._loaders = self._loaders, []
-        restore_loader(trainer, loaders)
+        if self._saved is not None:
+            restore_loader(trainer, self._saved["loaders"])
         self._begin(trainer, pl_module)
-        self._is_finished = False
 
     def _begin(self, trainer: Trainer, module: LightningModule) -> None:
         if self._loss is not None:
             self._loss.detach()
+        self._trainer = trainer
         self._stream = Passes(self.held_out, seed=0)
         with kept_random_state():
             first = next(iter(self._stream.whole_pass()), None)
@@ -136,7 +136,7 @@ class TemperatureInTheLoop(Callback):
             return
         new = self._validation.since()
         if new.samples:
-            self._loss.guard.compare_evaluation(new, self.held_out, dropout=False)
+            self._loss.compare_evaluation(new, self.held_out)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the scores of the epoch."""
@@ -147,42 +147,42 @@ class TemperatureInTheLoop(Callback):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Make the module itself return calibrated logits, after callbacks have restored their weights."""
-        if stage != "fit" or self._is_finished:
-            return
-        if self._loss is None and self._saved is not None:
+        if stage == "fit" and self._loss is None and self._saved is not None and not self._saved["loss"]["finished"]:
             self._begin(trainer, pl_module)  # resumed from the last step: nothing was left to train
-        if self._loss is None or self._loss.divided is None:
+        if stage != "fit" or self._loss is None or self._loss.divided is None:
             return
         with on_training_device(trainer, pl_module):
             self.finished = self._loss.finish(moved(trainer, batch) for batch in self._stream.whole_pass())
-        self._is_finished = True
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Restore the module as it is without this callback."""
         if self._loss is not None:
             self._loss.detach()
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add the position of the train loader."""
-        checkpoint[LOADERS] = loader_states(trainer)
-
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Remember the position of the train loader."""
-        self._loaders = checkpoint.get(LOADERS, [])
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Warn about weights saved before the end of ``fit``, which are not divided by T."""
+        if (path := trainer.ckpt_path) is None:
+            return
+        saved = torch.load(path, map_location="cpu", weights_only=True).get("callbacks", {}).get(self.state_key, {})
+        if saved and not saved["loss"]["finished"]:
+            warn(
+                f"the weights of {path} were saved before the end of fit and are not divided by the temperature: for "
+                "calibrated ones call calibrant.training.CalibratedLoss(module).finish(held_out_loader) after loading"
+            )
 
     def state_dict(self) -> dict[str, Any]:
-        """The temperature and everything else needed to continue."""
+        """The temperature, the position of the train loader, and everything else needed to continue."""
         if self._loss is None:
             return {}
-        states = {"loss": self._loss.state_dict(), "stream": self._stream.state_dict()}
-        temperature = 1.0 if self._is_finished else self._loss.loop.best
-        return states | {"temperature": temperature, "is_finished": self._is_finished}
+        return {
+            "loss": self._loss.state_dict(), "stream": self._stream.state_dict(),
+            "loaders": loader_states(self._trainer), "temperature": self._loss.loop.best,
+        }  # fmt: skip
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a checkpoint."""
         if state_dict:
             self._saved = state_dict
-            self._is_finished = state_dict["is_finished"]
 
 
 class StopAfterTemperature(Callback):
@@ -190,9 +190,8 @@ class StopAfterTemperature(Callback):
 
     At every validation it logs ``validation_refined_nll``, and keeps the weights of the best one in memory and in
     checkpoints; at the end of ``fit`` it puts them back. The logits are those that ``validation_step`` returns in a
-    mapping with ``"logits"`` and ``"target"``. Otherwise they come from a second call ``module(inputs)`` on batches
-    ``(inputs, target)``. Every process keeps the logits of all validation samples in memory. The method is that of
-    Berta, Holzmüller, Jordan, Bach, "Rethinking Early Stopping: Refine, Then Calibrate", 2025.
+    mapping with ``"logits"`` and ``"target"``, or else of a second call ``module(inputs)``. ``docs/lightning.md`` has
+    more.
 
     Args:
         patience: Validations without improvement after which training stops; None to train to the end and only keep
@@ -315,14 +314,9 @@ class StopAfterTemperature(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The best validation so far, with its weights."""
-        return {
-            "temperature": self.temperature_, "best_score": self.best_score_, "best_epoch": self.best_epoch_,
-            "waited": self._waited, "weights": self._weights,
-        }  # fmt: skip
+        return {name: getattr(self, name) for name in SAVED}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a checkpoint."""
-        self.temperature_, self.best_score_ = state_dict["temperature"], state_dict["best_score"]
-        self.best_epoch_, self._waited = state_dict["best_epoch"], state_dict["waited"]
-        self._weights = state_dict["weights"]
+        vars(self).update(state_dict)
         self._resumes = True

@@ -7,6 +7,7 @@ from typing import Any
 import lightning
 import torch.distributed as dist
 from lightning import Trainer
+from lightning.pytorch.overrides.distributed import UnrepeatedDistributedSampler
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from calibrant.training.held_out import EvenBatches, Labels, interleaved_split
@@ -21,14 +22,11 @@ class InterleavedDataModule(lightning.LightningDataModule):
 
     Args:
         train: Training data; samples are ``(inputs, target)``.
-        validation: Data to validate on, if any.
-        test: Data to test on, if any.
-        predict: Data to predict, if any: samples with or without target.
+        validation: Data to validate on, if any; ``test`` and ``predict`` likewise.
         batch_size: Number of samples for the NLL per step and process.
         calibration_fraction: Share of ``train`` to hold out; 0 holds out nothing and gives plain batches.
         calibration_batch_size: Most samples for the objective per step and process; ``batch_size`` by default.
         calibration_every: Give a calibration batch every k-th step only.
-        seed: Seed of the split and of the order.
         stratify: Label of every sample of ``train``, to hold out the same share of every class.
         drop_last: Drop the last training batch if it is not full; BatchNorm, for example, cannot take a single sample.
         **options: Other arguments of every ``DataLoader``, such as ``num_workers`` and ``collate_fn``.
@@ -112,22 +110,13 @@ class InterleavedDataModule(lightning.LightningDataModule):
         dataset = self.datasets[name]
         if dataset is None:
             raise ValueError(f"there is no {name} data: pass {name}= to InterleavedDataModule")
-        sampler = _OnceEach(dataset, *self._place())
+        # Torch's own sampler repeats some samples to give all ranks as many; scores would count them.
+        sampler = UnrepeatedDistributedSampler(dataset, *self._place(), shuffle=False)
         return DataLoader(dataset, batch_size=self.batch_size, sampler=sampler, **self._options)
 
     def _place(self) -> tuple[int, int]:
         """Number of processes, and rank of this one."""
         return (1, 0) if self.trainer is None else (self.trainer.world_size, self.trainer.global_rank)
-
-
-class _OnceEach(DistributedSampler[Any]):
-    """Every W-th sample in order. Torch's sampler repeats some to give all ranks as many; scores would count them."""
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self.rank, len(self.dataset), self.num_replicas))  # type: ignore[arg-type]
-
-    def __len__(self) -> int:
-        return len(range(self.rank, len(self.dataset), self.num_replicas))  # type: ignore[arg-type]
 
 
 def loader_states(trainer: Any) -> list[dict[str, Any]]:

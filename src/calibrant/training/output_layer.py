@@ -1,7 +1,8 @@
 """The output layer, which makes the logits: found, and scaled so that the model itself gives calibrated logits."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -49,16 +50,23 @@ def find_output(model: nn.Module, x: Any) -> nn.Module:
     return next(same, model)
 
 
-def through_layer(layer: nn.Module, run: Callable[[], Tensor]) -> Tensor:
-    """Logits that ``run`` returns, whose gradient reaches the layer that makes them and stops there."""
-    seen: list[Tensor] = []
-    hook = layer.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
+@contextmanager
+def arguments_of(layer: nn.Module) -> Iterator[list[Any]]:
+    """Collect the positional arguments of every call of a layer."""
+    seen: list[Any] = []
+    hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given))
     try:
-        with torch.no_grad(), eagerly():
-            logits = run()
+        with eagerly():
+            yield seen
     finally:
         hook.remove()
-    made: Tensor = layer(seen[-1].detach())
+
+
+def through_layer(layer: nn.Module, model: nn.Module, x: Any) -> Tensor:
+    """Logits of a model, whose gradient reaches the layer that makes them and stops there."""
+    with torch.no_grad(), arguments_of(layer) as seen:
+        logits = logits_of(model, x)
+    made: Tensor = layer(seen[-1][0].detach())
     return made.reshape(logits.shape)
 
 
@@ -73,20 +81,21 @@ def can_be_scaled(model: nn.Module, layer: nn.Module | None) -> bool:
 
 
 @torch.no_grad()
-def divide(model: nn.Module, layer: nn.Module | None, temperature: float, output: nn.Module | None = None) -> None:
-    """Make a model divide its logits, by weight and bias of the layer that makes them, or else its output."""
+def divide(model: nn.Module, layer: nn.Module | None, temperature: float, output: nn.Module | None = None) -> Tensor:
+    """Divide the layer that makes a model's logits, or else its output; return the weights or buffer that changed."""
     if layer is not None and can_be_scaled(model, layer):
         for weights in layer.parameters(recurse=False):
             weights.div_(temperature)
-    else:
-        scale_output(model if output is None else output, temperature)
+        return cast(Tensor, layer.weight)
+    scaled = model if output is None else output
+    scale_output(scaled, temperature)
+    return cast(Tensor, getattr(scaled, BUFFER))
 
 
 def scale_output(model: nn.Module, temperature: float = 1.0) -> None:
-    """Make a model divide its own logits by a temperature, kept in a buffer of its state.
+    """Make a model, whose logits no linear layer makes, divide them by a temperature, in a buffer of its state.
 
-    For models whose logits are not the output of one linear layer. To load the state of such a model into a new one,
-    call ``scale_output(new_model)`` first.
+    To load that state into a new model, call ``scale_output(new_model)`` first.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
@@ -111,10 +120,7 @@ def _divide(module: nn.Module, _: Any, output: Any) -> Any:
 
 
 class DividedLogits:
-    """Divides the logits of a module by a temperature until it is removed; ``latest`` holds those of the last pass.
-
-    For a model that computes its own loss, while it trains.
-    """
+    """Divides the logits of a module by a temperature until it is removed; ``latest`` holds those of the last pass."""
 
     def __init__(self, module: nn.Module) -> None:
         self.latest: Tensor | None = None

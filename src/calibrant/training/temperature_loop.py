@@ -2,10 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -13,7 +12,7 @@ from calibrant import distributed
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification
 from calibrant.posthoc.scaling import TemperatureError, best_temperature, standard_error, temperature_or_one
-from calibrant.training.forward import scores_of
+from calibrant.training.forward import joined, scores_of
 from calibrant.training.guard import (
     BEYOND_CHANCE,
     FEWEST_SEEN,
@@ -50,35 +49,13 @@ UNSURE = 0.25
 SAME_SHARE, SAME_TEMPERATURE = 0.95, 0.7
 
 
-class _Entry(NamedTuple):
-    """Held-out logits as they were at one step."""
-
-    step: int
-    logits: Tensor
-    target: Tensor
-    weight: Tensor | None
-
-
 class TemperatureLoop:
     """Follows the best temperature for held-out data, once the network overfits.
 
     A buffer holds the latest ``samples`` held-out logits, except those older than half of the training so far. Whenever
     a quarter of the buffer is new, its best temperature is computed. T is 1 until the held-out log loss at that
-    temperature has stopped falling, and from then on moves part of the way to it: before, the network learns more than
-    it overfits, and a rising T would only slow it down. A plateau at chance level is not overfitting: T stays 1 until
-    the held-out log loss has been clearly lower than that of the class frequencies, or is far higher at T = 1. When the
-    log loss falls below its minimum again at a best temperature of 1 or less, T returns to 1. T is never below 1, which
-    would act as a higher learning rate does. No gradient is involved.
-
-    Example:
-        >>> from calibrant.losses import checks
-        >>> logits = torch.randn(500, 5, generator=torch.Generator().manual_seed(0)) * 4
-        >>> target = (logits / 4 + torch.randn(500, 5, generator=torch.Generator().manual_seed(1))).argmax(1)
-        >>> loop = TemperatureLoop()
-        >>> loop.patience = 0
-        >>> loop.observe(checks.classification(logits, target), step=0)
-        >>> loop.temperature > 1
-        True
+    temperature has stopped falling, and from then on moves part of the way to it. ``docs/science.md`` gives the
+    reasons, and those of plateaus, of a new minimum and of no T below 1.
     """
 
     # Settings of the method. benchmarks/trust.py compares others; the log loss hardly depends on the first two.
@@ -95,7 +72,7 @@ class TemperatureLoop:
         self.over_fits = False
         self.log_temperature = 0.0
         self.prior = trained_at  # what trained_at() returns until the first held-out logits
-        self._entries: list[_Entry] = []
+        self._entries: list[tuple[int, Classification]] = []  # held-out logits as they were at each step
         self._fresh = 0
         self._best = 0.0
         self._log_loss = self._lowest = math.inf
@@ -118,40 +95,38 @@ class TemperatureLoop:
         return math.exp(self._best)
 
     @torch.no_grad()
-    def observe(self, data: Classification, step: int, weight: Tensor | None = None) -> None:
+    def observe(self, data: Classification, step: int) -> None:
         """Add a batch of held-out logits, or this rank's part of it, not yet divided by T, and move T."""
-        logits, target, weight = gathered(data, weight)
-        if len(logits):
-            self.largest_logit = max(self.largest_logit, float(logits.abs().max()))
-            self._entries.append(_Entry(step, logits, target, weight))
-            self._fresh += len(logits)
+        data = gathered(data)
+        if len(data.target):
+            self.largest_logit = max(self.largest_logit, float(data.logits.abs().max()))
+            self._entries.append((step, data))
+            self._fresh += len(data.target)
         if self._fresh * 4 >= self._forget(step):
             self._fresh = 0
             self._move(step)
 
     def _move(self, step: int) -> None:
-        logits, target, weight = self.buffer()
-        best = solution(logits, target, self._best, weight, rough=True)
-        if best is None and len(target) >= FEWEST and bool((logits.argmax(1) == target).all()):
+        data = self.buffer()
+        enough = len(data.target) >= FEWEST
+        best = solution(data, self._best, rough=True)
+        if best is None and enough and bool((data.logits.argmax(1) == data.target).all()):
             best = min(self._best, 0.0)  # the lower, the better
-        wrong = log_loss(logits, target, 0.0, weight) / math.log(logits.shape[1])
-        memorizes = len(target) >= FEWEST and wrong > MEMORIZES
-        self._judge(step, self._best if best is None else best, logits, target, weight, memorizes)
+        memorizes = enough and log_loss(data, 0.0) / math.log(data.logits.shape[1]) > MEMORIZES
+        self._judge(step, self._best if best is None else best, data, memorizes)
         if best is None and memorizes and self.moves:
-            best = math.log(UNIFORM * float(logits.std(1).mean()))  # the higher, the better
+            best = math.log(UNIFORM * float(data.logits.std(1).mean()))  # the higher, the better
         if best is not None:
             self._best = best
         goal = 0.0 if not self.moves else self.log_temperature if best is None else max(best, 0.0)
         self.log_temperature += self.damping * (goal - self.log_temperature)
 
-    def _judge(
-        self, step: int, best: float, logits: Tensor, target: Tensor, weight: Tensor | None, memorizes: bool
-    ) -> None:
+    def _judge(self, step: int, best: float, data: Classification, memorizes: bool) -> None:
         """Note the held-out log loss at the best temperature, and whether it has stopped falling."""
         # The best log loss of predictions no better than chance is that of uniform probabilities, log C. A network that
         # knows the frequencies of the classes, and nothing else, has learned nothing yet.
-        now = min(log_loss(logits, target, best, weight), math.log(logits.shape[1]))
-        self._has_learned |= len(target) * (_entropy(target, weight) - now) > LEARNED
+        now = min(log_loss(data, best), math.log(data.logits.shape[1]))
+        self._has_learned |= len(data.target) * (_entropy(data) - now) > LEARNED
         self._log_loss = now if math.isinf(self._log_loss) else self._log_loss + LATEST * (now - self._log_loss)
         if self._log_loss < self._lowest:
             self._lowest, self._lowest_at = self._log_loss, step
@@ -161,89 +136,77 @@ class TemperatureLoop:
 
     def _forget(self, step: int) -> int:
         """Drop samples that are too old, and return how many are left."""
-        sizes = [entry.target.shape[0] for entry in self._entries]  # several times as fast as len()
+        sizes = [data.target.shape[0] for _, data in self._entries]  # several times as fast as len()
         kept, old = sum(sizes), 0
-        while old < len(sizes) - 1 and (kept - sizes[old] >= self.samples or self._entries[old].step < step / 2):
+        while old < len(sizes) - 1 and (kept - sizes[old] >= self.samples or self._entries[old][0] < step / 2):
             kept -= sizes[old]
             old += 1
         del self._entries[:old]
         return kept
 
-    def buffer(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Logits, target and weights that T is fitted to."""
+    def buffer(self) -> Classification:
+        """The samples that T is fitted to."""
         if not self._entries:
-            return torch.empty(0, 2), torch.empty(0, dtype=torch.long), None
-        _, logits, target, weights = zip(*self._entries, strict=True)
-        if all(weight is None for weight in weights):
-            return torch.cat(logits), torch.cat(target), None
-        given = [torch.ones(len(entry.target)) if entry.weight is None else entry.weight for entry in self._entries]
-        return torch.cat(logits), torch.cat(target), torch.cat(given)
+            return Classification(torch.empty(0, 2), torch.empty(0, dtype=torch.long))
+        return joined([data for _, data in self._entries])
 
     def trained_at(self, logits: Tensor) -> float:
         """Log of the temperature that the network with these held-out logits was trained at.
 
-        This is T of the last step, unless earlier weights were put back since: their logits have another scale, and T
-        was then smaller by about as much.
+        This is T of the last step, unless earlier weights, of logits with another scale, were put back since: T was
+        then smaller by about as much.
         """
         if not self._entries:
             return self.prior
         if not self.moves or not len(logits):
             return self.log_temperature
-        now, last = (float(rows.double().std(1).mean()) for rows in (logits, self.buffer()[0]))
+        now, last = (float(rows.double().std(1).mean()) for rows in (logits, self.buffer().logits))
         change = math.log(now / last) if now > 0 and last > 0 else 0.0
         return self.log_temperature if abs(change) < OTHER_WEIGHTS else max(0.0, self.log_temperature + change)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue, in tensors and numbers."""
-        return vars(self) | {"_entries": [tuple(entry) for entry in self._entries]}
+        return vars(self) | {"_entries": [(step, *data) for step, data in self._entries]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state."""
         vars(self).update(state)
-        self._entries = [_Entry(*entry) for entry in state["_entries"]]
+        self._entries = [(step, Classification(*columns)) for step, *columns in state["_entries"]]
 
 
-def solution(
-    logits: Tensor, target: Tensor, start: float, weight: Tensor | None = None, *, rough: bool = False
-) -> float | None:
+def solution(data: Classification, start: float, *, rough: bool = False) -> float | None:
     """Log of the best temperature, or None if the data do not determine it; a rough one is to thousandths."""
-    if len(target) < FEWEST:
+    if len(data.target) < FEWEST:
         return None
     try:
-        best = best_temperature(logits, target, weight, start=start, tolerance=NEAR if rough else 1e-4)
+        best = best_temperature(*data, start=start, tolerance=NEAR if rough else 1e-4)
     except TemperatureError:
         return None
     return math.log(best) if abs(math.log(best)) <= FARTHEST else None
 
 
-def log_loss(logits: Tensor, target: Tensor, log_temperature: float, weight: Tensor | None = None) -> float:
+def log_loss(data: Classification, log_temperature: float) -> float:
     """Mean NLL of logits divided by a temperature."""
+    logits, target, weight = data
     losses = F.cross_entropy(logits.float() * math.exp(-log_temperature), target, reduction="none")
     return float(losses.mean() if weight is None else losses @ weight / weight.sum().clamp(min=1e-30))
 
 
 def refined_nll(logits: Tensor, target: Tensor) -> tuple[float, float]:
-    """Return the mean log loss after the best temperature, and that temperature.
+    """The mean log loss after the best temperature, and that temperature, 1 if there is none.
 
-    If there is no best temperature, as for a model no better than chance, this is the plain log loss and 1. Logits that
-    are not finite have an infinite loss. Samples labelled -100 are ignored.
-
-    Example:
-        >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
-        >>> score, temperature = refined_nll(logits, torch.tensor([0, 0, 0, 0]))
-        >>> round(score, 4), round(temperature, 4)
-        (0.5623, 3.641)
+    Logits that are not finite have an infinite loss. Samples labelled -100 are ignored.
     """
     finite = logits.isfinite()
     data = checks.classification(torch.where(finite, logits, 0.0), target)
     # Ignored samples may hold anything: classification() sets their logits to 0.
     if not finite.all() and checks.classification((~finite).float(), target).logits.any():
         return math.inf, 1.0
-    rows, labels, _ = counted(data, None)
-    if not len(rows):
+    logits, target, _ = counted(data)
+    if not len(target):
         raise ValueError("the validation data has no labels: every target is -100")
-    temperature = temperature_or_one(rows, labels)
-    return scores_of(rows.double() / temperature, labels).nll, temperature
+    temperature = temperature_or_one(logits, target)
+    return scores_of(logits.double() / temperature, target).nll, temperature
 
 
 def shrunk(log_temperature: float, toward: float, error: float) -> float:
@@ -251,16 +214,15 @@ def shrunk(log_temperature: float, toward: float, error: float) -> float:
     return toward + (log_temperature - toward) * SPREAD**2 / (SPREAD**2 + error**2)
 
 
-def final_temperature(
-    logits: Tensor, target: Tensor, weight: Tensor | None, loop: TemperatureLoop, guard: Guard
-) -> tuple[float, float]:
+def final_temperature(data: Classification, loop: TemperatureLoop, guard: Guard) -> tuple[float, float]:
     """Log of the temperature for held-out logits of the final network, and its standard error.
 
     It is shrunk by that error toward the temperature that the network was trained at, which is 1 if it was never seen
     to overfit: what held-out data do not determine stays as it is.
     """
+    logits, target, weight = data
     before = loop.trained_at(logits)
-    best = solution(logits, target, before, weight)
+    best = solution(data, before)
     if best is None:
         reason, remedy = _why_unsolved(logits, target, guard)
         guard.warn(
@@ -302,27 +264,30 @@ def looks_trained_on(log_temperature: float, error: float, accuracy: float) -> b
     return is_lower and accuracy >= SAME_SHARE
 
 
-def _entropy(target: Tensor, weight: Tensor | None) -> float:
+def _entropy(data: Classification) -> float:
     """Log loss of predicting the frequencies of the classes."""
-    counts = torch.bincount(target, weight).double()
+    counts = torch.bincount(data.target, data.weight).double()
     share = counts[counts > 0] / counts.sum()
     return float(-(share * share.log()).sum())
 
 
-def gathered(data: Classification, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+def gathered(data: Classification) -> Classification:
     """The samples that count, of all ranks, on the CPU."""
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        logits, target = data.logits, data.target
-        weights = torch.ones_like(logits[:, 0]) if weight is None else weight.to(logits.dtype)
-        columns, mask = distributed.gather_samples((*logits.T, target.to(logits.dtype), weights), data.mask)
-        data = Classification(torch.stack(columns[:-2], 1), columns[-2].long(), mask)
-        weight = None if weight is None else columns[-1]
-    return counted(data, weight)
+    if distributed.is_distributed():
+        logits, target, weight = data
+        present = torch.ones_like(target, dtype=torch.bool) if weight is None else weight
+        columns = distributed.gather_columns((*logits.T, target, present))
+        has_weights = present.is_floating_point()
+        present = columns[-1] if has_weights else columns[-1] > 0
+        data = Classification(torch.stack(columns[:-2], 1), columns[-2].long(), present)
+    return counted(data)
 
 
-def counted(data: Classification, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The samples that count, on the CPU."""
-    mask = None if data.weight is None else data.mask
-    rows = slice(None) if mask is None else mask
-    weight = None if weight is None else weight[rows].float().cpu()
-    return data.logits[rows].detach().cpu(), data.target[rows].cpu(), weight
+def counted(data: Classification) -> Classification:
+    """The samples that count, on the CPU, and their weights if they are not a mask."""
+    logits, target, weight = data
+    if weight is None:
+        return Classification(logits.detach().cpu(), target.cpu())
+    rows = weight > 0
+    weight = weight[rows].float().cpu() if weight.is_floating_point() else None
+    return Classification(logits[rows].detach().cpu(), target[rows].cpu(), weight)
