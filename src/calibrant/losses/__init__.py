@@ -3,7 +3,7 @@
 try:
     import torch  # noqa: F401
 except ModuleNotFoundError:
-    raise ImportError("calibrant.losses needs torch: pip install 'calibrant[torch]'") from None
+    raise ImportError("the losses need torch: pip install 'calibrant[torch]'") from None
 
 from calibrant.losses.avuc import AvUCLoss as AvUCLoss
 from calibrant.losses.avuc import SoftAvUCLoss as SoftAvUCLoss

@@ -111,7 +111,7 @@ def calibration_by_group(
     judged = {name: part for name, part in parts.items() if sizes[name] >= max(least, 4)}
     small = {name: size for name, size in sizes.items() if name not in judged}
     if not judged:
-        raise ValueError(f"no group has {least} samples or more, of {len(parts)} groups: lower least, or merge groups")
+        raise ValueError(f"no group has {least} samples or more, of {len(parts)} groups: merge groups")
     many = max(draws, DRAWS_EACH * len(judged))
     tests = [sequential_test(part, many, seed) for part in judged.values()]
     corrected = holm([test.p_value for test in tests])

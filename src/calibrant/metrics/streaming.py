@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from calibrant import inputs
 from calibrant.frames import Array
@@ -20,9 +18,11 @@ from calibrant.metrics.ties import key_blocks, pack
 from calibrant.metrics.unbinned import CumulativeSums
 
 try:
+    import torch
+    from torch import Tensor
     from torchmetrics import Metric
 except ImportError as error:
-    raise ImportError('streaming metrics need torchmetrics: pip install "calibrant[streaming]"') from error
+    raise ImportError("streaming metrics need torchmetrics: pip install 'calibrant[streaming]'") from error
 
 __all__ = ["StreamingClasswiseECE", "StreamingECE", "StreamingESD", "StreamingGap", "StreamingKS"]
 Takes = Literal["logits", "probabilities", "confidence"]

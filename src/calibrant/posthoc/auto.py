@@ -11,7 +11,7 @@ from calibrant import inputs
 from calibrant.frames import Array
 from calibrant.inputs import counted
 from calibrant.posthoc import curves, scaling
-from calibrant.posthoc.fit import Calibrator, HeldOut, canonical_order, fold_of, out_of_fold
+from calibrant.posthoc.fit import Calibrator, HeldOut, accuracies, canonical_order, fold_of, out_of_fold
 from calibrant.posthoc.map import FLOOR, TINY, Logits, Map, Mixed, Mixture, evaluated
 from calibrant.posthoc.solvers import mixture_weights
 
@@ -207,7 +207,12 @@ class AutoCalibration(Calibrator):
             if share == 0:
                 return only_first
             weights = share * weights + (1 - share) * only_first
-        self._examine_accuracy(each[0], np.tensordot(weights, each, 1), data)
+        right, falls = accuracies(each[0], np.tensordot(weights, each, 1), data)
+        if falls:
+            self.notice(
+                f"in cross-validation on {data.count:g} samples the accuracy falls from {right[0]:.1%} to "
+                f'{right[1]:.1%}: use accuracy="keep" if that matters'
+            )
         if self.accuracy == "keep":  # a little of the unchanged predictions, so that nothing ties
             weights = np.maximum(weights, 0.01 * only_first)
             weights = weights / weights.sum()
@@ -229,18 +234,6 @@ class AutoCalibration(Calibrator):
             f"predictions are {done}; use more data"
         )
         return share
-
-    def _examine_accuracy(self, before: Array, after: Array, data: HeldOut) -> None:
-        """Add a notice if the accuracy falls by more than one sample, and two standard errors of the difference."""
-        was, became = (1.0 * (predicted.argmax(1) == data.target) for predicted in (before, after))
-        right = float(data.share @ was), float(data.share @ became)
-        fall = right[0] - right[1]
-        error = math.sqrt(float(data.share @ (was - became - fall) ** 2) / data.count)
-        if fall > max(1 / data.count, 2 * error):
-            self.notice(
-                f"in cross-validation on {data.count:g} samples the accuracy falls from {right[0]:.1%} to "
-                f'{right[1]:.1%}: use accuracy="keep" if that matters'
-            )
 
     def _best(self, names: list[str], each: Array, data: HeldOut) -> Array:
         """The weights with the lowest log loss."""

@@ -109,6 +109,16 @@ def out_of_fold(
     return np.concatenate(found).astype(np.float64), np.concatenate(places)
 
 
+def accuracies(before: Array, after: Array, data: HeldOut) -> tuple[tuple[float, float], bool]:
+    """Accuracy before and after, and whether it falls by more than a sample and two standard errors of the fall."""
+    was, became = (1.0 * (predicted.argmax(1) == data.target) for predicted in (before, after))
+    right = float(data.share @ was), float(data.share @ became)
+    fall = right[0] - right[1]
+    error = math.sqrt(float(data.share @ (was - became - fall) ** 2) / data.count)
+    # Half of another sample is for rounding.
+    return right, fall > max(1.5 / data.count, 2 * error)
+
+
 class Fitted:
     """Base class of anything fitted to held-out logits: ``fit`` makes a map, from which alone predictions are made.
 
@@ -369,10 +379,8 @@ class Calibrator(Fitted, ABC):
         with np.errstate(divide="ignore"):
             both = before, np.log(after)
         loss = [float(-(data.share @ np.maximum(p[data.of_target], FLOOR))) for p in both]
-        right = [float(data.share @ (p.argmax(1) == data.target)) for p in both]
-        # One sample is chance; half of another is for rounding.
-        worse = {"log loss": loss[1] > loss[0], "accuracy": right[1] < right[0] - 1.5 / data.count}
-        scores = [name for name, fell in worse.items() if fell]
+        right, falls = accuracies(*both, data)
+        scores = [name for name, worse in (("log loss", loss[1] > loss[0]), ("accuracy", falls)) if worse]
         if not scores:
             return None
         return (
