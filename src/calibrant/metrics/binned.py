@@ -351,26 +351,28 @@ def classwise_ece(
     With several labels per sample, the mean over labels of the ECE of :math:`p_k` against whether label k applies. Bins
     are those of :func:`ece` (Kull et al., NeurIPS 2019).
     """
-    checked = predictions(data, **keywords)
-    gaps, totals = classwise_gaps(checked, convention_of(convention, bins))
-    known = totals > 0  # a label may be ignored everywhere
-    return float((np.abs(gaps).sum(1)[known] / totals[known]).mean())
+    return mean_of_classes(classwise_sums(predictions(data, **keywords), convention_of(convention, bins)))
 
 
-def classwise_gaps(given: Predictions, rule: Convention) -> tuple[Array, Array]:
-    """Confidence minus right ones, summed over the samples of each class and bin; and the samples of each class."""
+def classwise_sums(given: Predictions, rule: Convention) -> Array:
+    """The :func:`bin_sums` of each class: (classes, 3, bins)."""
     probabilities, target = given.of_classes("class-wise ECE")
-    gaps, totals = [], []
+    sums = []
     for k in range(probabilities.shape[1]):
         if given.task == "multi-label":
             label = given.of_class(k)
-            column, happened, weight = label.confidence, label.correct, label.weight
+            sums.append(bin_sums(label.confidence, label.correct, rule, label.weight))
         else:
-            column, happened, weight = np.ascontiguousarray(probabilities[:, k]), target == k, given.weight
-        samples, confidence, right = bin_sums(column, happened, rule, weight)
-        gaps.append(confidence - right)
-        totals.append(samples.sum())
-    return np.stack(gaps), np.array(totals)
+            sums.append(bin_sums(np.ascontiguousarray(probabilities[:, k]), target == k, rule, given.weight))
+    return np.stack(sums)
+
+
+def mean_of_classes(sums: Array) -> float:
+    """Class-wise ECE from the sums of each class."""
+    samples, confidence, right = sums.transpose(1, 0, 2)
+    totals = samples.sum(1)
+    known = totals > 0  # a label may be ignored everywhere
+    return float((np.abs(confidence - right).sum(1)[known] / totals[known]).mean())
 
 
 def ece_rows(given: Predictions, bins: int | None, convention: ConventionName) -> RowStatistic:

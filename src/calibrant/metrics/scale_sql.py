@@ -239,19 +239,16 @@ def combine(sums: RangeSums) -> tuple[float, float]:
     ESD = sum of [n P^2 - 2 P d + q - q (N - 1 - s)] / (N (N - 1) (N - 2)): multiply out, and only sums over
     a range remain. See :func:`calibrant.functional.esd` for the formula without groups of ties.
     """
-    samples = math.fsum(sums.n)
-    drift = largest = below = 0.0
-    terms: list[float] = []
-    order = np.argsort(sums.part, kind="stable")
-    starts = np.flatnonzero(np.diff(sums.part[order], prepend=-1))
-    for chosen in np.split(order, starts[1:]):
-        rows = RangeSums(*(column[chosen] for column in sums))
-        n, d, q = math.fsum(rows.n), math.fsum(rows.d), math.fsum(rows.q)
-        largest = max(largest, drift + float(rows.highest_p.max()), -(drift + float(rows.lowest_p.min())))
-        terms += [
-            drift * drift * n, 2 * drift * math.fsum(rows.n_p), *rows.n_pp,
-            -2 * drift * d, *(-2 * rows.p_d), -q * (samples - 2 - below), *rows.q_s,
-        ]  # fmt: skip
-        drift += d
-        below += n
-    return largest / samples, math.fsum(terms) / (samples * (samples - 1) * (samples - 2))
+    part, samples = sums.part.astype(np.intp), math.fsum(sums.n)
+    residual_of, samples_of = np.bincount(part, sums.d), np.bincount(part, sums.n)
+    drift = (residual_of.cumsum() - residual_of)[part]
+    below = (samples_of.cumsum() - samples_of)[part]
+    terms = [
+        drift**2 * sums.n,
+        2 * drift * (sums.n_p - sums.d),
+        sums.n_pp - 2 * sums.p_d,
+        sums.q_s - sums.q * (samples - 2 - below),
+    ]
+    esd = math.fsum(np.concatenate(terms)) / (samples * (samples - 1) * (samples - 2))
+    largest = max(float((drift + sums.highest_p).max()), -float((drift + sums.lowest_p).min()))
+    return largest / samples, esd
