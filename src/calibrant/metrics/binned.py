@@ -10,7 +10,7 @@ import numpy as np
 from calibrant import inputs
 from calibrant.frames import Array, IndexArray, Marks
 from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions
-from calibrant.metrics.ties import BLOCK, Keys, RowStatistic, confidence_of, ends_of_ties
+from calibrant.metrics.ties import BLOCK, Block, DrawsMetric, Keys, confidence_of, ends_of_ties
 
 # Default number of equal-mass bins, and the most that ECE-sweep tries.
 MASS_BINS = 15
@@ -375,16 +375,16 @@ def mean_of_classes(sums: Array) -> float:
     return float((np.abs(confidence - right).sum(1)[known] / totals[known]).mean())
 
 
-def ece_rows(given: Predictions, bins: int | None, convention: ConventionName) -> RowStatistic:
-    """ECE of each row of residuals: ties of one bin are adjacent."""
+def ece_of_draws(given: Predictions, bins: int | None, convention: ConventionName) -> DrawsMetric:
+    """ECE of many draws: ties of one bin are adjacent."""
     # Edges are compared in the dtype of the given confidences.
     confidence = given.ties.confidence.astype(given.confidence.dtype)
     slot = convention_of(convention, bins).slots_of(confidence)
     starts = np.flatnonzero(np.diff(slot, prepend=-1))
 
-    def value(residual: Array) -> Array:
-        gaps = np.add.reduceat(residual, starts, axis=1)
-        total: Array = np.abs(gaps, out=gaps).sum(1)
-        return total / given.total
+    def value(ties: Block) -> Array:
+        gaps = np.add.reduceat(ties.residual, starts, axis=-1)
+        total: Array = np.abs(gaps, out=gaps).sum(-1) / ties.samples.sum(-1)
+        return total
 
     return value

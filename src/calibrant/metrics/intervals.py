@@ -26,7 +26,7 @@ from calibrant.metrics.tests import (
     test_of_metric,
     value_of,
 )
-from calibrant.metrics.ties import SortedRows
+from calibrant.metrics.ties import Block, SortedRows
 
 # Bins of equal size by probability in which errors are bounded, and fewest samples in each.
 RISK_BINS = 10
@@ -339,15 +339,17 @@ def bootstrap(models: tuple[Predictions, ...], measure: Metric, draws: int, seed
 
 def _on_counts(given: Predictions, measure: Metric) -> Callable[[Array], Array]:
     """The metric of samples drawn, by how often each was drawn: (draws, samples), in the order given."""
-    if measure.rows is None:
+    if measure.of_draws is None:
         return lambda counts: np.array([measure.value(given.repeated(row)) for row in counts])
-    rows, value = SortedRows(given), measure.rows(given)
-    residual = rows.residual * (given.total / round(given.total))
+    rows, value = SortedRows(given), measure.of_draws(given)
+    confidence = rows.confidence[rows.first]
 
     def values(counts: Array) -> Array:
-        of_rows: Array = counts.take(rows.order, axis=1) * residual
-        tied = len(rows.first) < len(rows.order)
-        return value(np.add.reduceat(of_rows, rows.first, axis=1) if tied else of_rows)
+        samples = counts.take(rows.order, axis=1)
+        right = samples * rows.correct
+        if len(rows.first) < len(rows.order):
+            samples, right = (np.add.reduceat(each, rows.first, axis=1) for each in (samples, right))
+        return value(Block(confidence, samples, right))
 
     return values
 

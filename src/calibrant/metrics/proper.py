@@ -8,7 +8,7 @@ from calibrant import inputs
 from calibrant.frames import Array, IndexArray, Marks
 from calibrant.inputs import IGNORED
 from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions, row_blocks, views
-from calibrant.metrics.ties import Block, RowStatistic, Ties, sums_of
+from calibrant.metrics.ties import Block, DrawsMetric, Ties, sums_of
 from calibrant.metrics.unbinned import CumulativeSums
 
 ProperScore = Literal["log_loss", "brier"]
@@ -54,14 +54,9 @@ def gap(confidence: Confidence = None, correct: Correct = None, **keywords: Unpa
     return mean_confidence(data) - came_true(data)
 
 
-def gap_rows(given: Predictions) -> RowStatistic:
-    """Signed gap of each row of residuals."""
-
-    def value(residual: Array) -> Array:
-        total: Array = residual.sum(1)
-        return -total / given.total
-
-    return value
+def gap_of_draws(_: Predictions) -> DrawsMetric:
+    """Signed gap of many draws."""
+    return lambda ties: -ties.residual.sum(-1) / ties.samples.sum(-1)
 
 
 def log_loss(data: Predictions | None = None, /, **keywords: Unpack[Keywords]) -> float:
@@ -135,7 +130,7 @@ def brier_losses(data: Predictions) -> Array:
 def brier_top(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
     """Brier score of the top label: mean :math:`(c - z)^2`, even if all classes are known."""
     data = predictions(confidence, correct, **keywords)
-    return sums_of(data, CumulativeSums).squares / data.total
+    return float(sums_of(data, CumulativeSums).squares) / data.total
 
 
 def aurc(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
@@ -269,7 +264,10 @@ def decomposition(
 
 def top_label_parts(data: Predictions) -> Decomposition:
     """Parts of :func:`brier_top`."""
-    return decomposition(data.pairs, score="brier")
+    loss = brier_top(data)
+    refinement, uncertainty = _by_isotonic(data, "brier")
+    refinement = min(refinement, loss)
+    return Decomposition(loss, loss - refinement, refinement, "isotonic", uncertainty)
 
 
 def brier_miscalibration(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:

@@ -208,7 +208,7 @@ class StreamingESD(_Sorted):
 
     def value(self) -> float:
         """ESD of all samples."""
-        return self.cumulative().esd
+        return float(self.cumulative().esd)
 
 
 class StreamingKS(_Sorted):
@@ -216,4 +216,4 @@ class StreamingKS(_Sorted):
 
     def value(self) -> float:
         """KS error of all samples."""
-        return self.cumulative().ks
+        return float(self.cumulative().ks)

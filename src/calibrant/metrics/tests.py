@@ -26,8 +26,8 @@ from calibrant.metrics.predictions import (
     views,
 )
 from calibrant.metrics.registry import Chosen, Metric, find_metric, label, number
-from calibrant.metrics.ties import Ties
-from calibrant.metrics.unbinned import esd_rows
+from calibrant.metrics.ties import Block, Ties
+from calibrant.metrics.unbinned import esd_of_draws
 
 # Called with the number of draws done, and the total number.
 Progress = Callable[[int, int], None]
@@ -229,15 +229,15 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def sequential_test(pairs: Predictions, draws: int, seed: int) -> CalibrationTest:
     """Test of calibration with ESD that ends as soon as its answer is known."""
     ties = pairs.ties
-    value = esd_rows(pairs)
-    observed = float(value(observed_residuals(ties))[0])
+    value = esd_of_draws(pairs)
+    observed = float(value(Block(*ties)))
     events = float((ties.samples * ties.confidence * (1 - ties.confidence)).sum())
     kuiper = closed_form_test(pairs).p_value if events >= EVENTS else 1.0
     if kuiper < TINY_P_VALUE:
         draws = min(draws, LEAST_DRAWS)
     null: Array = np.zeros(0)
     worse: IndexArray = np.zeros(0, dtype=np.intp)
-    for block in null_residuals(ties, draws, seed):
+    for block in null_ties(ties, draws, seed):
         null = np.append(null, value(block))
         slack = ROUNDING * max(abs(observed), float(np.abs(null).max()))
         worse = np.flatnonzero(null >= observed - slack)
@@ -274,32 +274,27 @@ def block_sizes(draws: int, width: int) -> Iterator[int]:
         yield min(rows, draws - start)
 
 
-def observed_residuals(ties: Ties) -> Array:
-    """The residuals of the data themselves, as one row."""
-    return (ties.right - ties.samples * ties.confidence)[np.newaxis]
-
-
-def null_residuals(ties: Ties, draws: int, seed: int) -> Iterator[Array]:
-    """Blocks of residuals of a calibrated model with these confidences: right with exactly that probability.
+def null_ties(ties: Ties, draws: int, seed: int) -> Iterator[Block]:
+    """Draws from a calibrated model with these confidences, right with exactly that probability, in blocks.
 
     Uniform numbers have 53 bits, so a confidence of 0.99999 is wrong as often as it should be, and one of 1 never.
     """
     alone, together, fractions = np.random.default_rng((seed, NULL)).spawn(3)
     z, samples, _ = ties
     whole = np.floor(samples)
-    if (whole < samples).any():
-        for rows in block_sizes(draws, len(z)):
-            counts = whole + (fractions.random((rows, len(z))) < samples - whole)
-            yield together.binomial(counts.astype(np.int64), z) - counts * z
-        return
+    fractional = bool((whole < samples).any())
     tied = np.flatnonzero(samples > 1)
-    sizes, chances, expected = samples[tied].astype(np.int64), z[tied], samples * z
     for rows in block_sizes(draws, len(z)):
-        uniform = alone.random((rows, len(z)))
-        residual = np.subtract(uniform < z, expected, out=uniform)
-        if len(tied):
-            residual[:, tied] = together.binomial(sizes, chances, (rows, len(tied))) - expected[tied]
-        yield residual
+        if fractional:
+            counts = whole + (fractions.random((rows, len(z))) < samples - whole)
+            # Residuals of the draw, as if it had the number of samples that it has on average.
+            right = together.binomial(counts.astype(np.int64), z) + (samples - counts) * z
+        else:
+            right = alone.random((rows, len(z)))
+            np.less(right, z, out=right)
+            if len(tied):
+                right[:, tied] = together.binomial(samples[tied].astype(np.int64), z[tied], (rows, len(tied)))
+        yield Block(z, samples, right)
 
 
 def null_predictions(given: Predictions, draws: int, seed: int, *, of_classes: bool) -> Iterator[Predictions]:
@@ -336,16 +331,16 @@ def _drawn(given: Predictions, generator: np.random.Generator) -> Predictions:
 
 def value_of(data: Predictions, measure: Metric) -> float:
     """The metric of the data, by the same sums as that of draws: a draw that equals the data must tie with it."""
-    if measure.rows is None:
+    if measure.of_draws is None:
         return float(finite(np.array([measure.value(data)]), measure)[0])
-    return float(measure.rows(data)(observed_residuals(data.ties))[0])
+    return float(measure.of_draws(data)(Block(*data.ties)))
 
 
 def null_values(data: Predictions, measure: Metric, draws: int, seed: int) -> Array:
     """The metric of draws from a calibrated model with the same confidences."""
-    if measure.rows is not None:
-        value = measure.rows(data)
-        return np.concatenate([value(block) for block in null_residuals(data.ties, draws, seed)])
+    if measure.of_draws is not None:
+        value = measure.of_draws(data)
+        return np.concatenate([value(block) for block in null_ties(data.ties, draws, seed)])
     drawn = null_predictions(data, draws, seed, of_classes=measure.of_classes)
     return finite(np.array([measure.value(each) for each in drawn]), measure)
 

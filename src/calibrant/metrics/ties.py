@@ -41,7 +41,10 @@ class Ties(NamedTuple):
 
 
 class Block(Ties):
-    """Some groups that follow each other, and what metrics derive from them; no metric may change it."""
+    """Some groups that follow each other, and what metrics derive from them; no metric may change it.
+
+    Or all groups in many draws at once: then the last field, or the last two, are ``(draws, groups)``.
+    """
 
     @cached_property
     def residual(self) -> Array:
@@ -58,7 +61,7 @@ class Block(Ties):
         """Number of samples in lower groups of this block."""
         if (self.samples == 1).all():
             return np.arange(len(self.samples), dtype=np.float64)  # a sum of ones takes ten times as long
-        return self.samples.cumsum() - self.samples
+        return self.samples.cumsum(-1) - self.samples
 
 
 class TieSums(Protocol):
@@ -68,9 +71,8 @@ class TieSums(Protocol):
         """Add the next block."""
 
 
-# A metric of many draws at once: from residuals of the ties, ``(draws, groups)``, to values, ``(draws,)``. Draws that
-# keep the confidences change nothing else, so one sort serves them all.
-RowStatistic = Callable[[Array], Array]
+# A metric of many draws at once, ``(draws,)``. Draws have the same confidences, so one sort serves them all.
+DrawsMetric = Callable[[Block], Array]
 AnySums = TypeVar("AnySums", bound=TieSums)
 
 
@@ -84,6 +86,12 @@ def collect(data: "Predictions", starts: "set[Callable[[Predictions], TieSums]]"
             for sums in started.values():
                 sums.add(ties)
     data.sums.update(started)
+
+
+def sums_over(sums: AnySums, ties: Block) -> AnySums:
+    """Sums of a single block."""
+    sums.add(ties)
+    return sums
 
 
 def sums_of(data: "Predictions", start: "Callable[[Predictions], AnySums]") -> AnySums:
