@@ -1,13 +1,9 @@
 r"""All leave-one-out values of a U-statistic in one sort, and the intervals they give.
 
-ESD and squared MMCE estimate a squared length, and near calibration, where that length is 0, the plain jackknife
-interval :math:`U \pm z \cdot \mathrm{se}` fails: when U is small, so is its standard error. But the variance is nearly
-proportional to the V-statistic, :math:`\mathrm{se}^2 = a V`, where V is U plus a bias b. So the interval contains
-every :math:`\theta` whose distance to U is at most z standard errors *at* :math:`\theta`,
-:math:`(U - \theta)^2 \le z^2 a (\theta + b)`, as Wilson's interval does for a proportion.
-
-Two models are compared by the plain difference of U, never by roots: the errors of one network at two temperatures are
-nearly the same curve plus a constant, so their roots move together, and a difference of roots hides their uncertainty.
+ESD and squared MMCE estimate a squared length. Their variance is nearly proportional to the V-statistic,
+:math:`\mathrm{se}^2 = a V`, where V is the U-statistic plus a bias b. So their interval contains every :math:`\theta`
+with :math:`(U - \theta)^2 \le z^2 a (\theta + b)`, as Wilson's interval does for a proportion. Two models are compared
+by the plain difference of U: a difference of roots would hide the uncertainty that they share (:doc:`/inference`).
 
 A row of weight 2 is the row twice: one of the two is left out at a time.
 """
@@ -161,12 +157,8 @@ class _JackknifeRows(SortedRows):
         return 0.0
 
     def least_spread(self, pairs: float, biased: float) -> float:
-        r"""The standard error of a squared length if the model is calibrated.
-
-        It is :math:`\sqrt{2 \sum_{i \ne j} h_{ij}^2} / N^2`, where :math:`h_{ij}` is the part of a pair of samples. If
-        all are right or all wrong, which shows no spread, the largest spread that a length of this size can have is
-        added.
-        """
+        """The standard error of a squared length if the model is calibrated, from the squared parts of its pairs."""
+        # If all are right or all wrong, which shows no spread, add the largest that a length of this size can have.
         return math.sqrt(2 * max(pairs, 0.0) / self.total**4 + 4 * max(biased, 0.0) * self.unseen)
 
     def mean(self, each: Array) -> Jackknife:
@@ -189,24 +181,17 @@ def standard_error(without_each: Array, weight: Array, least: float) -> float:
 
 
 def difference(a: Jackknife, b: Jackknife, level: float) -> Difference:
-    """Confidence interval and test of the difference of two models' statistics.
-
-    The standard error of a difference is at least the difference of the standard errors. That matters if both models
-    are calibrated and one is much more confident: the leave-one-out values are then too similar.
-    """
+    """Confidence interval and test of the difference of two models' statistics."""
+    # It matters if both are calibrated and one is far more confident: leave-one-out values are then too similar.
     least = abs(a.least_spread - b.least_spread)
     return normal_difference(a.value - b.value, standard_error(a.without_each - b.without_each, a.weight, least), level)
 
 
 def difference_of_sizes(a: Jackknife, b: Jackknife, level: float) -> Difference:
-    r"""The same for the absolute values of statistics that have a sign.
+    """The same for the absolute values of statistics that have a sign.
 
-    With d and s the difference and the sum of a and b,
-
-    .. math:: |a| - |b| = \max(\min(d, s), \min(-d, -s)).
-
-    So it is 0 only if d or s is, and the p-value is the larger of the two (an intersection-union test). The interval
-    covers all d and s in their intervals, so it agrees with the p-value on whether the difference can be 0.
+    With d and s the difference and the sum of a and b, it is max(min(d, s), min(-d, -s)): 0 only if d or s is. So the
+    p-value is the larger of the two, and the interval covers all d and s in their intervals.
     """
     d = difference(a, b, level)
     of_sum = standard_error(a.without_each + b.without_each, a.weight, a.least_spread + b.least_spread)

@@ -282,7 +282,8 @@ def _statistics(
     wanted = ranges or min(max(2, -(-samples // sql.ROWS_PER_RANGE)), sql.MOST_RANGES)
     statement = sql.sums_statement(pairs, bins, sql.cuts(quantiles, wanted))
     rows = source.query(statement, 0.6 if most_classes else 1.0)
-    sums = RangeSums(*np.array([tuple(row) for row in rows], np.float64).T)
+    # Sorted, so that the order in which threads finish does not change the rounding.
+    sums = RangeSums(*np.array(sorted(tuple(row) for row in rows), np.float64).T)
     classes = {}
     if most_classes > 0 and pairs.classes is not None and pairs.classes > 2:
         classes = _cells_of_classes(source, pairs, most_classes)

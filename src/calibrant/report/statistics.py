@@ -77,20 +77,6 @@ def weights_of(pairs: Predictions) -> Array:
     return np.ones(len(pairs)) if pairs.weight is None else pairs.weight
 
 
-def wilson_interval(right: Array, samples: Array) -> tuple[Array, Array]:
-    """95 % interval of a share, from counts.
-
-    Example:
-        >>> low, high = wilson_interval(np.array([10.0]), np.array([10.0]))
-        >>> round(float(low[0]), 3), float(high[0])
-        (0.722, 1.0)
-    """
-    share, square = right / samples, ERRORS**2 / samples
-    centre = (share + square / 2) / (1 + square)
-    half = np.sqrt(share * (1 - share) * square + square**2 / 4) / (1 + square)
-    return np.clip(centre - half, 0, share), np.clip(centre + half, share, 1)
-
-
 def mean_and_error(given: Predictions, losses: Array) -> tuple[float, float]:
     """Mean of a loss over samples, or over all known labels, and its standard error; samples are independent."""
     weight = np.ones(given.samples) if given.sample_weight is None else given.sample_weight
