@@ -149,7 +149,7 @@ def table_of(edges: Array, sums: Array) -> BinTable:
 def equal_mass_bins(given: Predictions, *, bins: int = MASS_BINS) -> BinTable:
     """Samples in bins that hold the same number of them, as nearly as ties allow.
 
-    Samples of equal confidence stay together in the bin that the first of them belongs to, so there may be fewer bins.
+    Ties stay in the bin that the first of them belongs to, so there may be fewer bins.
     """
     return given.once(_EqualMass).table(inputs.check_count("bins", bins))
 
@@ -259,8 +259,7 @@ def ece(
     ======================  ====  ==================================================================
 
     On confidences with ties, as trained networks have them, these differ by up to 0.4 points: report the convention
-    with the number. The published code of the first two leaves a confidence of exactly 0 out of every bin; a top label
-    never has it, but a class may, and class-wise ECE would not count it.
+    with the number. See :doc:`/metrics`.
 
     Args:
         bins: Number of bins; by default the convention's.
@@ -294,10 +293,7 @@ def mce(
 def equal_mass_ece(
     confidence: Confidence = None, correct: Correct = None, bins: int = MASS_BINS, **keywords: Unpack[Keywords]
 ) -> float:
-    """ECE with bins of equal mass ("adaptive" ECE): sorted samples cut into chunks of the same length.
-
-    Samples of equal confidence stay together (Nguyen, O'Connor, EMNLP 2015).
-    """
+    """ECE with bins of equal mass ("adaptive" ECE), ties together (Nguyen, O'Connor, EMNLP 2015)."""
     return equal_mass_bins(predictions(confidence, correct, **keywords), bins=bins).error()
 
 
@@ -331,9 +327,8 @@ def debiased_l2(
 def ece_sweep(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
     """ECE with the largest number of equal-mass bins whose accuracies ascend (Roelofs et al., AISTATS 2022).
 
-    The number of bins rises from 2 until accuracy first falls from one bin to the next; the number before that is used,
-    or a single bin if 2 already fail. It stops at 4,096: if accuracy never falls, as when every sample is right, more
-    bins would hardly change the value.
+    The number of bins rises until accuracy first falls from one bin to the next; the number before that is used, at
+    most 4,096.
     """
     return predictions(confidence, correct, **keywords).once(swept_bins).error()
 
@@ -348,8 +343,7 @@ def classwise_ece(
 ) -> float:
     r"""Class-wise ECE: the mean over classes of the ECE of :math:`p_k` against :math:`1[y = k]`.
 
-    With several labels per sample, the mean over labels of the ECE of :math:`p_k` against whether label k applies. Bins
-    are those of :func:`ece` (Kull et al., NeurIPS 2019).
+    Or over labels, if a sample has several. Bins are those of :func:`ece` (Kull et al., NeurIPS 2019).
     """
     return mean_of_classes(classwise_sums(predictions(data, **keywords), convention_of(convention, bins)))
 

@@ -62,9 +62,8 @@ def gap_of_draws(_: Predictions) -> DrawsMetric:
 def log_loss(data: Predictions | None = None, /, **keywords: Unpack[Keywords]) -> float:
     """Log loss (NLL): the mean negative log-likelihood of the target, in nats; of several labels, over all labels.
 
-    From logits it is exact. A probability of 0, which a saved softmax may have by rounding, counts as 1.2e-38, the
-    smallest normal number of float32, in every dtype: one sample does not make the mean infinite, and a file has one
-    value, whatever its precision.
+    From logits it is exact. A probability of 0, which a saved softmax may have by rounding, counts as 1.2e-38 in every
+    dtype, the smallest normal number of float32, so that one sample does not make the mean infinite.
     """
     checked = predictions(data, **keywords)
     checked.of_classes("log loss")
@@ -144,11 +143,10 @@ def aurc(confidence: Confidence = None, correct: Correct = None, **keywords: Unp
 
 
 class RiskCoverage:
-    """The error rates of the k most confident samples, summed over k, from ties in ascending order.
+    """The error rates of the k most confident samples, summed over k, from ties in ascending order."""
 
-    With K samples and E errors above a group of n samples with error rate r, it adds
-    (E + r) / (K + 1) + ... + (E + n r) / (K + n) = n r + (E - K r) (1 / (K + 1) + ... + 1 / (K + n)).
-    """
+    # With K samples and E errors above a group of n samples with error rate r, it adds
+    # (E + r) / (K + 1) + ... + (E + n r) / (K + n) = n r + (E - K r) (1 / (K + 1) + ... + 1 / (K + n)).
 
     def __init__(self, data: Predictions) -> None:
         self.above = data.total
@@ -219,18 +217,13 @@ def decomposition(
 ) -> Decomposition:
     """Split log loss or Brier score into calibration and refinement.
 
-    The calibration part is what the best map of the probabilities would gain on these same samples. The maps are
-
-    - all increasing maps of the probability (isotonic regression, as in CORP) for pairs, two classes and labels; and
-      for the Brier score of several classes, which is the sum of those of each class against the rest;
-    - all temperatures for the log loss of several classes, which is no such sum.
-
-    As the map is chosen on the samples it is judged on, the calibration part of a calibrated model is slightly above 0
-    (Dimitriadis, Gneiting, Jordan, PNAS 2021; Berta et al., "Rethinking Early Stopping", 2025).
+    The calibration part is what the best map of the probabilities would gain on these same samples, so that of a
+    calibrated model is slightly above 0 (Dimitriadis, Gneiting, Jordan, PNAS 2021; Berta et al., "Rethinking Early
+    Stopping", 2025). The maps are all increasing ones of a probability (isotonic regression, as in CORP); for the log
+    loss of several classes, all temperatures.
 
     Args:
-        score: ``"log_loss"``, in nats, or ``"brier"``; the Brier score is summed over classes, as
-            :func:`calibrant.metrics.brier` does. Both are averaged over all known labels.
+        score: ``"log_loss"`` or ``"brier"``, as the functions of these names define them.
 
     Example:
         >>> import numpy as np
@@ -322,10 +315,7 @@ def _entropy(data: Predictions) -> float:
 
 
 class IsotonicPools:
-    """Ties pooled until accuracy rises with confidence.
-
-    Pools of the whole are made of pools of its parts: blocks are pooled one by one, and then their few pools together.
-    """
+    """Ties pooled until accuracy rises with confidence: in each block, and then the few pools of all blocks."""
 
     def __init__(self, _: Predictions) -> None:
         self.pools: list[tuple[Array, Array]] = []

@@ -1,7 +1,6 @@
 """The table of metrics: name, function, label, unit, meaning, convention, and what tests need of each.
 
-`evaluate`, inference, reports, the command line and predictions beyond memory read it. A key is the name of a function
-in :mod:`calibrant.metrics`.
+A key is the name of a function in :mod:`calibrant.metrics`.
 """
 
 import math

@@ -1,9 +1,8 @@
 """The SQL behind `calibrant.metrics.scale`: one statement for DuckDB and Spark, and the meaning of its sums.
 
 Confidences are cut into ranges of about equally many rows, so that running sums are windows over one range
-each, not one window over everything. A range returns sums of powers of its own running sum; the running sum
-at its lower end, a constant, is added to those afterwards. That is exact, and it takes one statement. Its rows are
-also apart by cells of confidence, fine ones, from which the test of calibration draws.
+each. A range returns sums of powers of its own running sum; the one at its lower end, a constant, is added
+afterwards, which is exact. Rows are also apart by cells of confidence, from which the test of calibration draws.
 """
 
 import math
@@ -143,10 +142,7 @@ def expected_statement(dialect: Dialect, pairs: PairQuery) -> str:
 
 
 def classes_statement(dialect: Dialect, pairs: PairQuery, chosen: Sequence[int]) -> str:
-    """Sums of the probability of each class in cells of it, which are finer towards 0, where most of them are.
-
-    A row has the class, samples, how many of them have the class, and the sum of probabilities.
-    """
+    """Rows of a class, samples, how many have the class, and the sum of its probabilities, in cells finer towards 0."""
     return f"""
 WITH {pairs.text}, {pairs.shares},
 each AS ({dialect.exploded.format("shares")}),
@@ -236,8 +232,7 @@ def combine(sums: RangeSums) -> tuple[float, float]:
     """KS error and ESD of all ranges, from the sums of each.
 
     With P = o + p, where o is the sum of residuals in the ranges below, and s likewise counted from below,
-    ESD = sum of [n P^2 - 2 P d + q - q (N - 1 - s)] / (N (N - 1) (N - 2)): multiply out, and only sums over
-    a range remain. See :func:`calibrant.functional.esd` for the formula without groups of ties.
+    ESD = sum of [n P^2 - 2 P d + q - q (N - 1 - s)] / (N (N - 1) (N - 2)): multiply out.
     """
     part, samples = sums.part.astype(np.intp), math.fsum(sums.n)
     residual_of, samples_of = np.bincount(part, sums.d), np.bincount(part, sums.n)

@@ -66,9 +66,8 @@ def size_stratified_coverage(
 ) -> float:
     r"""Smallest coverage among strata of set size, :math:`\min_j \Pr(y \in S \mid l_j \le |S| \le h_j)`.
 
-    It is near the marginal coverage if sets are large where, and only where, samples are hard. The violation of
-    Angelopoulos et al. (ICLR 2021) is the largest distance of a stratum's coverage from :math:`1 - \alpha`. The minimum
-    over strata of few samples is low by chance.
+    It is near the marginal coverage if sets are large where, and only where, samples are hard (Angelopoulos et al.,
+    ICLR 2021). The minimum over strata of few samples is low by chance.
 
     Args:
         sets: As in :func:`coverage`, and so is ``target``.

@@ -1,8 +1,8 @@
 """Tests of calibration against draws from the null distribution, of one view or of all with Holm's correction.
 
-Under the null hypothesis a sample is right with the probability that its confidence states. Draws for metrics of the
-pairs are residuals of the ties, made in blocks of rows; draws for any other metric are predictions. The size of the
-blocks does not change the draws. A sample of weight 2 is drawn as two; 0.3 is drawn with this probability.
+Under the null hypothesis a sample is right with the probability that its confidence states. Draws are counts of right
+samples among ties, for metrics that take these, else predictions. A sample of weight 2 is drawn as two, one of weight
+0.3 with this probability.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -86,20 +86,13 @@ def calibration_test(
 ) -> CalibrationTest:
     r"""Test the hypothesis that the model is calibrated, by consistency resampling.
 
-    A calibrated model with these confidences would be right with exactly those probabilities. The test draws
-    correctness that way many times, computes the metric of each draw, and counts how many are as bad as the data:
+    The test draws correctness many times with the stated probabilities, and counts draws that are as bad as the data:
 
     .. math:: p = \frac{1 + \#\{\text{draws with a metric} \ge \text{that of the data}\}}{1 + \#\text{draws}}.
 
-    The test is exact for any metric, at any number of samples: a calibrated model is rejected at level 0.05 in 5 % of
-    cases (Bröcker, Smith, Weather and Forecasting 2007; Vaicenavicius et al., AISTATS 2019). For ESD, KS, ECE, MMCE and
-    the gap one sort serves all draws. For metrics of all classes, and for your own functions, targets are drawn from
-    the class probabilities if those are known.
-
-    For some metrics a deviation in either direction shows miscalibration. The gap counts by its absolute value. Brier,
-    log loss, accuracy and AURC are compared with the values that the confidences predict: a model that is right more
-    often than it says has a lower log loss than predicted, yet is not calibrated. Their p is twice the smaller of the
-    two sides.
+    It is exact for any metric, at any number of samples (Bröcker, Smith, Weather and Forecasting 2007; Vaicenavicius et
+    al., AISTATS 2019). The gap counts by its absolute value. For Brier, log loss, accuracy and AURC, of which low and
+    high values alike show miscalibration, p is twice the smaller of the two sides. See :doc:`/inference`.
 
     Args:
         metric: Name of a function of :mod:`calibrant.metrics`, such as ``"ece"`` or ``"smooth_ece"``; the keys of
@@ -157,14 +150,11 @@ def judge(
 ) -> tuple[Judgement, ...]:
     """Test each view of the predictions (see :func:`calibrant.metrics.predictions.views`) with ESD.
 
-    Confidences, the top label and the risk of two classes are tested as by :func:`calibration_test`. Classes and labels
-    are families: their p-values are corrected by Holm's method, so that at most 5 % of calibrated models have any class
-    or label rejected. Each of m views gets at least ``40 m`` draws, but they end early
-
-    - once 20 draws are as bad as the data: the p-value is 20 over the number of draws (Besag, Clifford, Biometrika
-      1991), which is valid;
-    - after 100 draws if Kuiper's :func:`closed_form_test` has a p-value below 1e-9 with ten expected events or more;
-      it is then used.
+    Confidences, the top label and the risk of two classes are tested as by :func:`calibration_test`. The p-values of
+    classes and labels are corrected by Holm's method, so that at most 5 % of calibrated models have any of them
+    rejected. Each of m gets at least ``40 m`` draws, but they end once 20 are as bad as the data: the p-value is 20
+    over their number (Besag, Clifford, Biometrika 1991). They also end after 100 if Kuiper's :func:`closed_form_test`
+    has a p-value below 1e-9 with ten expected events or more, which is then used.
 
     Args:
         given: Checked predictions, of 3 samples or more.
@@ -301,22 +291,19 @@ def null_predictions(given: Predictions, draws: int, seed: int, *, of_classes: b
     """The same as predictions, one at a time, for any metric; with ``of_classes``, of all classes if they are known."""
     generator = np.random.default_rng((seed, NULL))
     given = given if of_classes and given.probabilities is not None else given.pairs
-    for _ in range(draws):
-        yield _drawn(_unweighted(given, generator), generator)
-
-
-def _unweighted(given: Predictions, generator: np.random.Generator) -> Predictions:
-    """Samples as often as their weights say; of a fraction, by chance."""
     weight = given.sample_weight
-    if weight is None:
-        return given
-    whole = np.floor(weight)
-    if (whole < weight).any():
-        whole += generator.random(len(weight)) < weight - whole
-    return given.repeated(whole)
+    for _ in range(draws):
+        drawn = given
+        if weight is not None:
+            counts = np.floor(weight)
+            if (counts < weight).any():
+                counts += generator.random(len(weight)) < weight - counts
+            drawn = given.repeated(counts)
+        yield _with_outcomes(drawn, generator)
 
 
-def _drawn(given: Predictions, generator: np.random.Generator) -> Predictions:
+def _with_outcomes(given: Predictions, generator: np.random.Generator) -> Predictions:
+    """The predictions with outcomes drawn from their probabilities."""
     if given.probabilities is None or given.task == "multi-label":  # of a single label, see `single`
         correct = generator.random(len(given)) < given.confidence
         target = None if given.target is None else correct.astype(np.intp)[:, np.newaxis]

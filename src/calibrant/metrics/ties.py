@@ -1,12 +1,10 @@
 """Sorted pairs: confidence and correctness in one sortable integer, and the groups of tied samples.
 
 A confidence in [0, 1] is a non-negative float, and the bits of those sort like the numbers. Shifted left by
-one they leave a bit for the correctness, so that sorting N pairs costs as much as sorting N numbers: there is
-no permutation to store, and a sample takes 4 bytes. Samples of equal confidence are then one group, of which a
-metric only needs the confidence, the number of samples and the number of right ones; weights are numbers of samples.
+one they leave a bit for the correctness. Samples of equal confidence are then one group, of which a metric only needs
+the confidence, the number of samples and the number of right ones; weights are numbers of samples.
 
-The sums that metrics need are added up block by block, in ascending order of confidence, and kept with the predictions:
-metrics share them, and :func:`collect` makes several in one pass, so that a block stays in the cache for all of them.
+The sums that metrics need are added up block by block, in ascending order of confidence, and kept with the predictions.
 """
 
 from collections.abc import Callable, Iterator

@@ -81,9 +81,8 @@ def ks_of_draws(_: Predictions) -> DrawsMetric:
 def esd(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
     r"""Expected squared difference (ESD), unbiased: the measure of the paper (Yoon et al., ICLR 2023), ties included.
 
-    The same number as :func:`calibrant.functional.esd`, weights included, without gradient, in one sort of packed
-    integers: ten million samples take about three times as long as sorting them. It has mean 0 on calibrated data and
-    is therefore often negative. It needs 3 samples.
+    The same number as :func:`calibrant.functional.esd`, without gradient: :doc:`/methods/esd`. It has mean 0 on
+    calibrated data and is therefore often negative. It needs 3 samples.
     """
     return float(sums_of(predictions(confidence, correct, minimum=3, name="ESD", **keywords), CumulativeSums).esd)
 
@@ -93,8 +92,7 @@ def ks_error(confidence: Confidence = None, correct: Correct = None, **keywords:
 
     .. math:: \mathrm{KS} = \max_t \frac1N \Big| \sum_{i:\, z_i \le t} (c_i - z_i) \Big|
 
-    The maximum is taken at the ends of tie groups only, so that the order of samples does not matter (Gupta et al.,
-    ICLR 2021).
+    The maximum is taken at the ends of groups of ties (Gupta et al., ICLR 2021).
     """
     return float(sums_of(predictions(confidence, correct, **keywords), CumulativeSums).ks)
 
@@ -104,9 +102,8 @@ def mmce_unbiased(
 ) -> float:
     r"""Squared maximum mean calibration error (MMCE) with a Laplace kernel, unbiased, exact in :math:`O(N \log N)`.
 
-    The U-statistic over pairs of different samples, whose mean is 0 on calibrated data and which may be negative:
-    :func:`calibrant.functional.mmce` with ``unbiased=True``. Its default, the published V-statistic (Kumar, Sarawagi,
-    Jain, ICML 2018), is never negative.
+    The U-statistic over pairs of different samples, with mean 0 on calibrated data: :func:`calibrant.functional.mmce`
+    with ``unbiased=True``. The published V-statistic (Kumar, Sarawagi, Jain, ICML 2018) is never negative.
 
     Args:
         bandwidth: Kernel width :math:`\phi` of :math:`\exp(-|r - r'| / \phi)`, at least 0.001.
@@ -202,11 +199,10 @@ def smooth_ece(confidence: Confidence = None, correct: Correct = None, **keyword
 
     .. math:: \mathrm{smECE}_\sigma = \int_0^1 \Big| \frac1N \sum_i K_\sigma(t, z_i)\,(z_i - c_i) \Big| dt
 
-    falls as :math:`\sigma` rises; the value returned is the one at which the two are equal, so there is no bin width to
-    choose (Błasiok, Nakkiran, ICLR 2024). The Gaussian reflected at 0 and 1 is diagonal in cosines, so smoothing is one
-    multiplication between two cosine transforms of the residuals on a grid of 4,096 cells. The width is at least 0.001:
-    where the two would be equal below it, the value is that of this width.
+    falls as :math:`\sigma` rises; the value is where the two are equal, so there is no bin width to choose (Błasiok,
+    Nakkiran, ICLR 2024). It is computed on a grid of 4,096 cells, with a width of at least 0.001.
     """
+    # The Gaussian reflected at 0 and 1 is diagonal in cosines.
     from scipy.fft import dct, idct
 
     data = predictions(confidence, correct, **keywords)
@@ -231,12 +227,9 @@ def integrated_calibration_index(
 
     The calibration curve :math:`\hat c(z)` is z plus the residuals :math:`c_i - z_i`, averaged with a Gaussian kernel
     that is reflected at 0 and 1 (Nadaraya-Watson), of width :math:`1.06\, s\, n^{-1/5}` (Scott's rule, s the standard
-    deviation of z, and at least 0.001). The residuals are smoothed rather than the outcomes, so that smoothing adds no
-    error of its own to a calibrated model. Austin and Steyerberg (Statistics in Medicine 2019) smooth with loess, whose
-    numbers differ slightly.
-
-    Like ECE it is above 0 for a calibrated model by chance; ``calibration_test(metric="integrated_calibration_index")``
-    says by how much.
+    deviation of z, and at least 0.001). Residuals rather than outcomes, so that smoothing adds no error of its own to a
+    calibrated model. Austin and Steyerberg (Statistics in Medicine 2019) smooth with loess, whose numbers differ
+    slightly.
     """
     from scipy.fft import dct, idct
 
