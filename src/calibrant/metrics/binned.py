@@ -10,7 +10,7 @@ import numpy as np
 from calibrant import inputs
 from calibrant.frames import Array, IndexArray, Marks
 from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions
-from calibrant.metrics.ties import BLOCK, Block, DrawsMetric, Keys, confidence_of, ends_of_ties
+from calibrant.metrics.ties import BLOCK, Block, DrawsMetric, SortedRows, confidence_of, ends_of_ties, pack
 
 # Default number of equal-mass bins, and the most that ECE-sweep tries.
 MASS_BINS = 15
@@ -64,6 +64,12 @@ class Convention(NamedTuple):
             side: Literal["left", "right"] = "left" if self.closed == "right" else "right"
             slot[doubtful] = np.searchsorted(edges, confidence[doubtful], side=side) - 1
         return np.clip(slot, 0, self.slots - 1, out=slot)
+
+    def __call__(self, given: Predictions) -> "BinTable":
+        """The bins of predictions."""
+        return table_of(
+            self.edges_like(given.confidence), bin_sums(given.confidence, given.correct, self, given.weight)
+        )
 
 
 CONVENTIONS: dict[ConventionName, Convention] = {
@@ -131,12 +137,7 @@ def bin_sums(confidence: Array, correct: Any, rule: Convention, weight: Array | 
 
 def equal_width_bins(given: Predictions, *, bins: int | None = None, convention: ConventionName = "paper") -> BinTable:
     """Samples in bins of equal width, with the arguments of :func:`ece`."""
-    rule = convention_of(convention, bins)
-    if rule not in given.sums:
-        sums = bin_sums(given.confidence, given.correct, rule, given.weight)
-        given.sums[rule] = table_of(rule.edges_like(given.confidence), sums)
-    made: BinTable = given.sums[rule]
-    return made
+    return given.once(convention_of(convention, bins))
 
 
 def table_of(edges: Array, sums: Array) -> BinTable:
@@ -169,30 +170,26 @@ def swept_bins(given: Predictions) -> BinTable:
 
 
 class _EqualMass:
-    """Samples in order of confidence, or with weights their ties, ready to be cut into any number of bins."""
+    """Samples in order of confidence, ready to be cut into any number of bins."""
 
     def __init__(self, given: Predictions) -> None:
+        self.weight, self.total = None, given.total
+        self.whole = given.weight is None or bool((given.weight == np.rint(given.weight)).all())
         # Number of right ones before each place where the order can be cut; and of samples, if it is not the place.
-        self.right: Marks
+        self.right: Marks = np.zeros(len(given) + 1, dtype=np.uint32)
         if given.weight is None:
-            self.keys: Keys | None = given.keys
-            self.total = float(len(given))
-            self.right = np.zeros(len(given) + 1, dtype=np.uint32)
+            self.keys = given.keys
             last_bits = given.keys.astype(np.uint32, copy=False) & np.uint32(1)
             np.cumsum(last_bits, out=self.right[1:])
-            self.whole = True
         else:
-            self.keys = None
-            self.confidence, samples, right = given.ties
-            self.samples, self.right = (np.append(0.0, each.cumsum()) for each in (samples, right))
-            self.total = float(self.samples[-1])
-            self.whole = bool((given.weight == np.rint(given.weight)).all())
+            rows = SortedRows(given)
+            self.keys, self.weight = pack(rows.confidence, rows.correct), rows.weight
+            self.samples = np.append(0.0, rows.weight.cumsum())
+            self.right = np.append(0.0, (rows.weight * rows.correct).cumsum())
 
     @cached_property
     def most(self) -> int:
         """Number of groups of ties."""
-        if self.keys is None:
-            return len(self.confidence)
         return 1 + int(np.count_nonzero((self.keys[1:] ^ self.keys[:-1]) > 1))
 
     def cuts(self, bins: int) -> IndexArray:
@@ -203,15 +200,12 @@ class _EqualMass:
             wanted = inside * size + np.minimum(inside, larger)  # the first few bins hold one more
         else:
             wanted = inside * (self.total / bins)  # equal shares, whatever the scale of the weights
-        if self.keys is None:
-            places = np.searchsorted(self.samples, wanted)
-        else:
-            places = ends_of_ties(self.keys, wanted.astype(np.intp))
-        return np.unique(np.concatenate(([0], places, [len(self.right) - 1])))
+        places = wanted.astype(np.intp) if self.weight is None else np.searchsorted(self.samples, wanted)
+        return np.unique(np.concatenate(([0], ends_of_ties(self.keys, places), [len(self.keys)])))
 
     def samples_of(self, cuts: IndexArray) -> Array:
         """Number of samples between cuts."""
-        return np.diff(self.samples[cuts] if self.keys is None else cuts).astype(np.float64)
+        return np.diff(cuts if self.weight is None else self.samples[cuts]).astype(np.float64)
 
     def accuracy(self, bins: int) -> Array:
         """Accuracy of each bin."""
@@ -224,15 +218,10 @@ class _EqualMass:
         cuts = self.cuts(bins)
         samples, right = self.samples_of(cuts), np.diff(self.right[cuts]).astype(np.float64)
         lower, upper, sums = np.zeros((3, len(samples)))
-        confidence: Array
         for place, (start, stop) in enumerate(pairwise(cuts)):
-            if self.keys is None:
-                confidence = self.confidence[start:stop]
-                sums[place] = np.diff(self.samples[start : stop + 1]) @ confidence
-            else:
-                confidence = confidence_of(self.keys[start:stop])
-                sums[place] = confidence.sum()
+            confidence = confidence_of(self.keys[start:stop])
             lower[place], upper[place] = confidence[0], confidence[-1]
+            sums[place] = confidence.sum() if self.weight is None else self.weight[start:stop] @ confidence
         return BinTable(lower, upper, samples, sums, right)
 
 
@@ -371,8 +360,7 @@ def mean_of_classes(sums: Array) -> float:
 
 def ece_of_draws(given: Predictions, bins: int | None, convention: ConventionName) -> DrawsMetric:
     """ECE of many draws: ties of one bin are adjacent."""
-    # Edges are compared in the dtype of the given confidences.
-    confidence = given.ties.confidence.astype(given.confidence.dtype)
+    confidence = given.ties.confidence.astype(given.confidence.dtype)  # in which edges are compared
     slot = convention_of(convention, bins).slots_of(confidence)
     starts = np.flatnonzero(np.diff(slot, prepend=-1))
 

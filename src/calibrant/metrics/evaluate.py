@@ -14,7 +14,7 @@ from calibrant.metrics.predictions import Confidence, Correct, Keywords, Task, p
 from calibrant.metrics.proper import IsotonicPools, RiskCoverage
 from calibrant.metrics.registry import described, for_task, metrics_table
 from calibrant.metrics.ties import collect
-from calibrant.metrics.unbinned import CumulativeSums, Laplace, ResidualGrid
+from calibrant.metrics.unbinned import BANDWIDTH, CumulativeSums, ResidualGrid, laplace
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -180,7 +180,7 @@ def evaluate(
         1,000 samples, 5 classes
     """
     data = predictions(confidence, correct, minimum=3, name="evaluate", **keywords)
-    collect(data, {CumulativeSums, ResidualGrid, Laplace(), IsotonicPools, RiskCoverage})
+    collect(data, {CumulativeSums, ResidualGrid, laplace(BANDWIDTH), IsotonicPools, RiskCoverage})
     entries = []
     with np.errstate(under="ignore"):  # the square of a tiny probability is 0, whatever NumPy's error settings
         for metric in metrics_table(bins, convention).values():

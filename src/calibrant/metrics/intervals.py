@@ -185,7 +185,8 @@ def gaps_by_probability(data: Predictions, level: float = 0.95) -> Array:
     counts, stated, came = np.add.reduceat([samples, samples * z, right], starts, axis=1)
     # A binomial has at least the variance of a sum of events with different probabilities.
     low, high = wilson_interval(came, counts, 1 - (1 - level) / len(counts))
-    return stated / counts - np.stack((high, low))
+    ends: Array = stated / counts - np.stack((high, low))
+    return ends
 
 
 def wilson_interval(right: Array, samples: Array, level: float = 0.95) -> tuple[Array, Array]:

@@ -42,7 +42,9 @@ class Jackknife:
     @property
     def spread(self) -> float:
         """The standard error."""
-        return standard_error(self.without_each, self.weight, self.least_spread)
+        n = float(self.weight.sum())
+        centred = self.without_each - float(self.weight @ self.without_each) / n
+        return max(math.sqrt((n - 1) / n * float(self.weight @ np.square(centred))), self.least_spread)
 
     def interval(self, level: float) -> tuple[float, float]:
         """Confidence interval of the statistic."""
@@ -173,18 +175,12 @@ class _JackknifeRows(SortedRows):
         return Jackknife(value, each, weight, least_spread, biased)
 
 
-def standard_error(without_each: Array, weight: Array, least: float) -> float:
-    """The jackknife's standard error of a statistic, from its leave-one-out values; at least ``least``."""
-    n = float(weight.sum())
-    centred = without_each - float(weight @ without_each) / n
-    return max(math.sqrt((n - 1) / n * float(weight @ np.square(centred))), least)
-
-
-def difference(a: Jackknife, b: Jackknife, level: float) -> Difference:
-    """Confidence interval and test of the difference of two models' statistics."""
+def difference(a: Jackknife, b: Jackknife, level: float, *, sign: float = -1.0) -> Difference:
+    """Confidence interval and test of the difference of two models' statistics; with a sign of 1, of their sum."""
     # It matters if both are calibrated and one is far more confident: leave-one-out values are then too similar.
-    least = abs(a.least_spread - b.least_spread)
-    return normal_difference(a.value - b.value, standard_error(a.without_each - b.without_each, a.weight, least), level)
+    least = abs(a.least_spread + sign * b.least_spread)
+    found = Jackknife(a.value + sign * b.value, a.without_each + sign * b.without_each, a.weight, least)
+    return normal_difference(found.value, found.spread, level)
 
 
 def difference_of_sizes(a: Jackknife, b: Jackknife, level: float) -> Difference:
@@ -193,9 +189,7 @@ def difference_of_sizes(a: Jackknife, b: Jackknife, level: float) -> Difference:
     With d and s the difference and the sum of a and b, it is max(min(d, s), min(-d, -s)): 0 only if d or s is. So the
     p-value is the larger of the two, and the interval covers all d and s in their intervals.
     """
-    d = difference(a, b, level)
-    of_sum = standard_error(a.without_each + b.without_each, a.weight, a.least_spread + b.least_spread)
-    s = normal_difference(a.value + b.value, of_sum, level)
+    d, s = difference(a, b, level), difference(a, b, level, sign=1.0)
     high = max(min(d.high, s.high), min(-d.low, -s.low))
     low = -max(min(d.high, -s.low), min(-d.low, s.high))
     return Difference(low, high, max(d.p_value, s.p_value))

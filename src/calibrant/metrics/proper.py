@@ -239,8 +239,11 @@ def decomposition(
     if score == "log_loss":
         loss = mean_of(log_losses(data), data)
         if data.task == "multi-class":
-            refinement, uncertainty = min(_lowest_over_temperatures(data), loss), _entropy(data)
-            return Decomposition(loss, loss - refinement, refinement, "temperature", uncertainty)
+            refinement = min(_lowest_over_temperatures(data), loss)
+            _, target = data.of_classes("the log loss")
+            shares = np.bincount(target, data.weight) / data.total
+            entropy = -float((shares * np.log(np.maximum(shares, SMALLEST_PROBABILITY))).sum())
+            return Decomposition(loss, loss - refinement, refinement, "temperature", entropy)
     else:
         loss = mean_of(brier_losses(data), data)
     judged = [view.pairs for view in views(data, most=data.classes or 1) if view.kind != "top label"]
@@ -305,13 +308,6 @@ def _lowest_over_temperatures(data: Predictions) -> float:
     except TemperatureError as error:  # the best is 0 or infinite
         temperatures = [error.bounded / FAR, error.bounded * FAR]
     return min(mean_of(_losses_of_logits(logits, target, each), data) for each in temperatures)
-
-
-def _entropy(data: Predictions) -> float:
-    """The log loss of a model that always states the shares of the classes."""
-    _, target = data.of_classes("the log loss")
-    shares = np.bincount(target, data.weight) / data.total
-    return -float((shares * np.log(np.maximum(shares, SMALLEST_PROBABILITY))).sum())
 
 
 class IsotonicPools:

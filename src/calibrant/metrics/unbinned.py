@@ -7,7 +7,8 @@ With :math:`R_g` the residual of a group of :math:`n_g` ties, :math:`Q_g` the su
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import cache
 from typing import Unpack
 
 import numpy as np
@@ -19,6 +20,8 @@ from calibrant.metrics.ties import Block, DrawsMetric, sums_of, sums_over
 
 # Number of elements of the kernel matrix in memory at a time.
 KERNEL_CELLS = 1 << 22
+# Default bandwidth of MMCE.
+BANDWIDTH = 0.4
 # Below this bandwidth the exponentials overflow that the kernel is factorised into.
 NARROWEST = 1e-3
 # Cells of [0, 1]. Halving their width changes the golden values by less than 1e-6.
@@ -72,8 +75,8 @@ def ks_of_draws(_: Predictions) -> DrawsMetric:
 
     def value(ties: Block) -> Array:
         ends = ties.residual.cumsum(-1)
-        largest: Array = np.maximum(ends.max(-1), -ends.min(-1))
-        return largest / ties.samples.sum(-1)
+        largest: Array = np.maximum(ends.max(-1), -ends.min(-1)) / ties.samples.sum(-1)
+        return largest
 
     return value
 
@@ -98,7 +101,7 @@ def ks_error(confidence: Confidence = None, correct: Correct = None, **keywords:
 
 
 def mmce_unbiased(
-    confidence: Confidence = None, correct: Correct = None, bandwidth: float = 0.4, **keywords: Unpack[Keywords]
+    confidence: Confidence = None, correct: Correct = None, bandwidth: float = BANDWIDTH, **keywords: Unpack[Keywords]
 ) -> float:
     r"""Squared maximum mean calibration error (MMCE) with a Laplace kernel, unbiased, exact in :math:`O(N \log N)`.
 
@@ -110,18 +113,13 @@ def mmce_unbiased(
     """
     inputs.check_range("bandwidth", bandwidth, low=NARROWEST)
     data = predictions(confidence, correct, minimum=2, name="MMCE", **keywords)
-    return float(sums_of(data, Laplace(bandwidth)).mean)
+    return float(sums_of(data, laplace(bandwidth)).mean)
 
 
-@dataclass(frozen=True)
-class Laplace:
-    """A Laplace kernel, and the start of its sums."""
-
-    bandwidth: float = 0.4
-
-    def __call__(self, _: Predictions) -> "LaplaceSums":
-        """Start the sums."""
-        return LaplaceSums(self.bandwidth)
+@cache
+def laplace(bandwidth: float) -> "Callable[[Predictions], LaplaceSums]":
+    """What starts the sums of a Laplace kernel, the same for the same bandwidth."""
+    return lambda _: LaplaceSums(bandwidth)
 
 
 class LaplaceSums:
@@ -156,9 +154,9 @@ class LaplaceSums:
         return found
 
 
-def mmce_of_draws(_: Predictions) -> DrawsMetric:
+def mmce_of_draws(given: Predictions) -> DrawsMetric:
     """Unbiased squared MMCE of many draws."""
-    return lambda ties: sums_over(LaplaceSums(Laplace.bandwidth), ties).mean
+    return lambda ties: sums_over(laplace(BANDWIDTH)(given), ties).mean
 
 
 def skce(data: Predictions | None = None, /, *, bandwidth: float = 1.0, **keywords: Unpack[Keywords]) -> float:
