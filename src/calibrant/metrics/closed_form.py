@@ -23,12 +23,7 @@ NEAREST = 1e-7
 
 
 def p_value(value: float) -> str:
-    """Format a p-value.
-
-    Example:
-        >>> p_value(0.000999), p_value(0.0123), p_value(0.4128)
-        ('p < 0.001', 'p = 0.012', 'p = 0.413')
-    """
+    """Format a p-value."""
     return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
 
 

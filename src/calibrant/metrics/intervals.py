@@ -190,13 +190,7 @@ def gaps_by_probability(data: Predictions, level: float = 0.95) -> Array:
 
 
 def wilson_interval(right: Array, samples: Array, level: float = 0.95) -> tuple[Array, Array]:
-    """Interval of a share, from counts.
-
-    Example:
-        >>> low, high = wilson_interval(np.array([10.0]), np.array([10.0]))
-        >>> round(float(low[0]), 3), float(high[0])
-        (0.722, 1.0)
-    """
+    """Interval of a share, from counts."""
     share, square = right / samples, NormalDist().inv_cdf((1 + level) / 2) ** 2 / samples
     centre = (share + square / 2) / (1 + square)
     half = np.sqrt(share * (1 - share) * square + square**2 / 4) / (1 + square)

@@ -23,21 +23,13 @@ from calibrant.metrics.ties import SortedRows
 
 @dataclass(frozen=True)
 class Jackknife:
-    """A statistic and its leave-one-out values.
-
-    Attributes:
-        value: The U-statistic U.
-        without_each: Its value without one sample, for every row in the given order.
-        weight: How often each row counts; 0 for one that does not.
-        least_spread: Lower bound of the standard error, however similar the leave-one-out values are.
-        biased: The V-statistic V, positive unless the data have no error; None for a mean, whose error is normal.
-    """
+    """A statistic and its leave-one-out values."""
 
     value: float
-    without_each: Array
-    weight: Array
-    least_spread: float
-    biased: float | None = None
+    without_each: Array  # for every row in the given order
+    weight: Array  # how often each row counts
+    least_spread: float  # of the standard error, however similar the leave-one-out values are
+    biased: float | None = None  # the V-statistic, positive unless the data have no error; None for a mean
 
     @property
     def spread(self) -> float:

@@ -24,7 +24,7 @@ from calibrant.files.layout import Columns
 from calibrant.frames import Array, IndexArray
 from calibrant.metrics import scale_sql as sql
 from calibrant.metrics import tests
-from calibrant.metrics.binned import BinTable
+from calibrant.metrics.binned import BinTable, convention_of, table_of
 from calibrant.metrics.predictions import Predictions, View
 from calibrant.metrics.scale_pairs import Query, SqlSource, find_pairs
 from calibrant.metrics.scale_sql import PairQuery, RangeSums
@@ -307,8 +307,8 @@ def _statistics(
 def _bin_table(sums: RangeSums, bins: int, dtype: np.dtype[Any]) -> BinTable:
     # SQL counts bins from 1, and gives 0 for a confidence of 0, which belongs to the first bin.
     place = np.maximum(sums.bin.astype(np.int64) - 1, 0)
-    edges = (np.arange(bins + 1) / bins).astype(dtype).astype(np.float64)
-    return BinTable(edges[:-1], edges[1:], *_added(sums, place, bins))
+    edges = convention_of("paper", bins).edges_like(np.zeros(0, dtype))
+    return table_of(edges, np.stack(_added(sums, place, bins)))
 
 
 def _cells(sums: RangeSums) -> Ties:

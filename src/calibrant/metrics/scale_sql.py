@@ -91,29 +91,17 @@ class PairQuery:
     """Common table expressions that end in ``pairs``, and what is known about them.
 
     The columns of pairs are z (confidence), c (0 or 1), and whole, what rounded probabilities are divided by, else 1.
-
-    Attributes:
-        text: The expressions.
-        type: Type of the confidence.
-        checks: What no row may be.
-        judged: What z is: the confidence, the risk of class 1 of two, or the probability of the top label.
-        shares: Common table expression ``shares`` of lists x, what they are to be divided by, whole, and the target t.
-        label: Column of the labels.
-        classes: Number of classes, if known.
-        names: Names of the classes, if known.
-        assumed: What the values are called, if nothing but the labels names their classes.
-        notices: What was assumed, in sentences.
     """
 
     text: str
-    type: str
+    type: str  # of the confidence
     checks: tuple[Check, ...]
-    judged: Judged
-    shares: str
-    label: str
+    judged: Judged  # what z is
+    shares: str  # expression ``shares`` of lists x, what they are to be divided by, whole, and the target t
+    label: str  # column of the labels
     classes: int | None = None
     names: tuple[str, ...] | None = None
-    assumed: str = ""
+    assumed: str = ""  # what the values are called, if nothing but the labels names their classes
     notices: tuple[str, ...] = ()
 
     def name(self, k: int) -> str:
@@ -156,12 +144,7 @@ FROM marked GROUP BY k, CAST(floor(sqrt(p) * {CLASS_CELLS}) AS INT)
 
 
 def cuts(quantiles: Sequence[float], ranges: int) -> list[float]:
-    """At most ``ranges - 1`` of the quantiles, evenly chosen and distinct: where one range ends.
-
-    Example:
-        >>> cuts([0.1, 0.5, 0.5, 0.7, 0.9], ranges=3)
-        [0.5, 0.7]
-    """
+    """At most ``ranges - 1`` of the quantiles, evenly chosen and distinct: where one range ends."""
     chosen = [quantiles[len(quantiles) * i // ranges] for i in range(1, ranges)]
     return sorted(set(chosen))
 

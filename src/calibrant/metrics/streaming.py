@@ -5,6 +5,7 @@ for each: confidence, rounded to float32, and correctness packed into one intege
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from calibrant import inputs
+from calibrant.frames import Array
 from calibrant.metrics.binned import (
     BinTable,
     ConventionName,
@@ -75,16 +77,34 @@ class StreamingMetric(Metric):
         """The metric of all batches; NaN if there are too few samples."""
         return torch.tensor(self.value(), dtype=torch.float64, device=self.device)
 
+    @abstractmethod
     def add(self, data: Predictions) -> None:
         """Add the predictions of a batch."""
-        raise NotImplementedError
 
+    @abstractmethod
     def value(self) -> float:
         """The metric of all batches."""
-        raise NotImplementedError
 
 
-class StreamingECE(StreamingMetric):
+class _Binned(StreamingMetric):
+    """A metric of the sums of each bin: samples, confidences and right ones."""
+
+    sums: Tensor
+
+    def __init__(
+        self, classes: tuple[int, ...], bins: int | None, convention: ConventionName, takes: Takes, options: Any
+    ) -> None:
+        super().__init__(takes, **options)
+        self.rule = convention_of(convention, bins)
+        sums = torch.zeros(*classes, 3, self.rule.slots, dtype=torch.float64)
+        self.add_state("sums", sums, dist_reduce_fx="sum")
+
+    def add_sums(self, sums: Array) -> None:
+        """Add the sums of a batch."""
+        self.sums += torch.from_numpy(sums).to(self.sums)
+
+
+class StreamingECE(_Binned):
     """ECE in constant memory.
 
     Args:
@@ -104,8 +124,6 @@ class StreamingECE(StreamingMetric):
         0.5
     """
 
-    sums: Tensor
-
     def __init__(
         self,
         bins: int | None = None,
@@ -115,15 +133,12 @@ class StreamingECE(StreamingMetric):
         norm: float = 1.0,
         **options: Any,
     ) -> None:
-        super().__init__(takes, **options)
-        self.rule = convention_of(convention, bins)
+        super().__init__((), bins, convention, takes, options)
         self.norm = inputs.check_range("norm", norm, low=1, high=math.inf)
-        # The sums of each bin: samples, confidences and right ones.
-        self.add_state("sums", torch.zeros(3, self.rule.slots, dtype=torch.float64), dist_reduce_fx="sum")
 
     def add(self, data: Predictions) -> None:
         """Add the sums of a batch."""
-        self.sums += torch.from_numpy(bin_sums(data.confidence, data.correct, self.rule)).to(self.sums)
+        self.add_sums(bin_sums(data.confidence, data.correct, self.rule))
 
     def table(self) -> BinTable:
         """The bins so far."""
@@ -146,7 +161,7 @@ class StreamingGap(StreamingECE):
         return (confidence - right) / samples if samples else math.nan
 
 
-class StreamingClasswiseECE(StreamingECE):
+class StreamingClasswiseECE(_Binned):
     """Class-wise ECE in constant memory: the bins of each of so many classes."""
 
     def __init__(
@@ -159,15 +174,13 @@ class StreamingClasswiseECE(StreamingECE):
     ) -> None:
         inputs.check_choice("takes", takes, ("logits", "probabilities"))
         inputs.check_count("classes", classes)
-        super().__init__(bins, convention, takes, **options)
-        of_classes = torch.zeros(classes, 3, self.rule.slots, dtype=torch.float64)
-        self.add_state("sums", of_classes, dist_reduce_fx="sum")
+        super().__init__((classes,), bins, convention, takes, options)
 
     def add(self, data: Predictions) -> None:
         """Add the sums of a batch."""
         if data.classes != len(self.sums):
             raise ValueError(f"expected {len(self.sums)} classes, got {data.classes}")
-        self.sums += torch.from_numpy(classwise_sums(data, self.rule)).to(self.sums)
+        self.add_sums(classwise_sums(data, self.rule))
 
     def value(self) -> float:
         """Mean over classes of the ECE."""

@@ -102,15 +102,6 @@ def calibration_test(
         seed: Seed of the draws: the same seed gives the same result.
         bins: Number of bins of the binned metrics; by default the convention's, or 15 of equal mass.
         convention: Convention of the equal-width bins, as in :func:`calibrant.metrics.ece`.
-
-    Example:
-        >>> import numpy as np
-        >>> from calibrant import metrics
-        >>> generator = np.random.default_rng(0)
-        >>> confidence = generator.uniform(0.5, 1, 2000)
-        >>> right = generator.random(2000) < confidence - 0.05
-        >>> print(metrics.calibration_test(confidence, right))
-        ESD 3.47e-04, p = 0.002 (1,000 draws): the hypothesis that the model is calibrated is rejected at 5 %
     """
     measure = asked_metric(metric, draws, seed, bins, convention)
     data = single(predictions(confidence, correct, minimum=measure.minimum, name=label(measure.key), **keywords))
@@ -203,12 +194,7 @@ def judge_views(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected for multiple testing (Holm, Scandinavian Journal of Statistics 6, 1979).
-
-    Example:
-        >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
-        [0.03, 0.06, 0.06]
-    """
+    """p-values corrected for multiple testing (Holm, Scandinavian Journal of Statistics 6, 1979)."""
     ascending = np.argsort(p_values, kind="stable")
     scaled = np.asarray(p_values, dtype=np.float64)[ascending] * np.arange(len(p_values), 0, -1)
     corrected = np.empty(len(p_values))
