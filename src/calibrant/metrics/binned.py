@@ -1,6 +1,7 @@
 """The ECE family: calibration errors over bins of equal width or equal mass, with named conventions."""
 
 import math
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, Unpack
@@ -18,7 +19,8 @@ MOST_SWEPT = 4096
 ConventionName = Literal["paper", "guo", "torchmetrics", "netcal"]
 
 
-class Convention(NamedTuple):
+@dataclass(frozen=True)
+class Convention:
     """A convention for equal-width bins: their number, and which edges belong to them."""
 
     bins: int
@@ -115,7 +117,7 @@ def convention_of(convention: ConventionName, bins: int | None) -> Convention:
     """The convention with this name, and with this number of bins if one is given."""
     inputs.check_choice("convention", convention, tuple(CONVENTIONS))
     rule = CONVENTIONS[convention]
-    return rule if bins is None else rule._replace(bins=inputs.check_count("bins", bins))
+    return rule if bins is None else replace(rule, bins=inputs.check_count("bins", bins))
 
 
 def bin_sums(confidence: Array, correct: Any, rule: Convention, weight: Array | None = None) -> Array:
@@ -238,21 +240,13 @@ def ece(
 
     .. math:: \mathrm{ECE} = \sum_m \frac{n_m}{N} |\mathrm{acc}_m - \mathrm{conf}_m|
 
-    ======================  ====  ==================================================================
-    convention              bins  edges
-    ======================  ====  ==================================================================
-    ``"paper"`` (ESD)       20    (lo, hi], the first bin includes 0
-    ``"guo"``               15    the same
-    ``"torchmetrics"``      15    [lo, hi), and a separate bin for a confidence of exactly 1; compared in float32
-    ``"netcal"``            10    [lo, hi), the last bin includes 1
-    ======================  ====  ==================================================================
-
-    On confidences with ties, as trained networks have them, these differ by up to 0.4 points: report the convention
-    with the number. See :doc:`/metrics`.
+    On confidences with ties, as trained networks have them, conventions differ by up to 0.4 points: report the
+    convention with the number.
 
     Args:
         bins: Number of bins; by default the convention's.
-        convention: One of these.
+        convention: ``"paper"`` (20 bins), ``"guo"`` (15), ``"torchmetrics"`` (15) or ``"netcal"`` (10): :doc:`/metrics`
+            has their edges.
         norm: Exponent p of :math:`(\sum_m n_m/N\,|\mathrm{gap}_m|^p)^{1/p}`; infinity for :func:`mce`.
 
     Example:

@@ -63,19 +63,10 @@ def closed_form_test(
     statistic: Statistic = "kuiper",
     **keywords: Unpack[Keywords],
 ) -> ClosedFormTest:
-    r"""Test calibration by a statistic whose null distribution has a closed form.
+    """Test calibration by a statistic whose null distribution has a closed form: :doc:`/inference` has their formulas.
 
-    With residuals :math:`r_i = c_i - z_i` and variances :math:`v_i = z_i (1 - z_i)`,
-
-    .. math::
-        \text{Spiegelhalter: } & \sum_i r_i (1 - 2 z_i) \Big/ \sqrt{\sum_i (1 - 2 z_i)^2 v_i} \\
-        \text{Kolmogorov-Smirnov: } & \max_t \Big| \sum_{i:\, z_i \le t} r_i \Big| \Big/ \sqrt{\sum_i v_i} \\
-        \text{Kuiper: } & \max_{s < t} \Big| \sum_{i:\, s < z_i \le t} r_i \Big| \Big/ \sqrt{\sum_i v_i}
-
-    The first is standard normal; above 0 the probabilities are too extreme, below 0 too moderate. The others have the
-    laws of the largest distance from 0 and of the range of Brownian motion on [0, 1]. With few expected events, or few
-    distinct probabilities, a test rejects less often than it should: :func:`calibration_test` is exact there, and
-    :doc:`/inference` says what each of them sees.
+    With few expected events, or few distinct probabilities, a test rejects less often than it should:
+    :func:`calibration_test` is exact there.
 
     Args:
         statistic: ``"spiegelhalter"``, ``"kolmogorov-smirnov"`` or ``"kuiper"``.
@@ -107,14 +98,14 @@ def upper_tail(x: float) -> float:
 
 
 def exceeds_distance(x: float) -> float:
-    r""":math:`P(\max |B| \ge x)`."""
+    r""":math:`P(\max |B| \ge x)`, of Brownian motion B on [0, 1]."""
     if x < ALWAYS_EXCEEDED:
         return 1.0
     return min(1.0, 4 * sum((-1.0) ** k * upper_tail((2 * k + 1) * x) for k in range(TERMS)))
 
 
 def exceeds_range(x: float) -> float:
-    r""":math:`P(\max B - \min B \ge x)`, both over times from 0, where B is 0 (Feller 1951)."""
+    r""":math:`P(\max B - \min B \ge x)` (Feller 1951)."""
     if x < ALWAYS_EXCEEDED:
         return 1.0
     return min(1.0, 8 * sum((-1.0) ** (k - 1) * k * upper_tail(k * x) for k in range(1, TERMS)))

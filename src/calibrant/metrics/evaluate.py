@@ -168,16 +168,6 @@ def evaluate(
     Args:
         bins: Number of bins of the binned scores; by default the convention's, or 15 of equal mass.
         convention: Convention of ECE, as in :func:`calibrant.metrics.ece`.
-
-    Example:
-        >>> import torch
-        >>> from calibrant import metrics
-        >>> logits = 3 * torch.randn(1000, 5, generator=torch.Generator().manual_seed(0))
-        >>> scores = metrics.evaluate(logits=logits, target=torch.arange(1000) % 5)
-        >>> round(scores.accuracy, 3), round(scores.ece, 3), scores.classes
-        (0.194, 0.559, 5)
-        >>> print(str(scores).splitlines()[0])
-        1,000 samples, 5 classes
     """
     data = predictions(confidence, correct, minimum=3, name="evaluate", **keywords)
     collect(data, {CumulativeSums, ResidualGrid, laplace(BANDWIDTH), IsotonicPools, RiskCoverage})

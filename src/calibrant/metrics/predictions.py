@@ -267,16 +267,6 @@ def predictions(
 
     Warns:
         InputWarning: If logits look like probabilities, or probabilities like a softmax over one class.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> data = metrics.predictions(
-        ...     probabilities=[[0.9, 0.1], [0.2, 0.8]], target=["cat", "dog"], classes=["cat", "dog"]
-        ... )
-        >>> data.target.tolist(), data.names
-        ([0, 1], ('cat', 'dog'))
-        >>> metrics.predictions(probabilities=[[0.9, 0.6], [0.2, 0.8]], target=[[1, 1], [0, 1]]).task
-        'multi-label'
     """
     if isinstance(confidence, Predictions):
         others = (correct, logits, probabilities, target, sample_weight, classes, multi_label)

@@ -128,12 +128,7 @@ def number(metric: str, value: float) -> str:
 
 
 def metrics_table(bins: int | None = None, convention: ConventionName = "paper") -> dict[str, Metric]:
-    """Every metric, in the order shown.
-
-    Args:
-        bins: Number of bins of the binned metrics; by default the convention's, or 15 of equal mass.
-        convention: Convention of the bins of equal width.
-    """
+    """Every metric, in the order shown, with the bins of :func:`calibrant.metrics.evaluate`."""
     rule = binned.convention_of(convention, bins)
     mass = binned.MASS_BINS if bins is None else bins
     widths: dict[str, Any] = {"bins": bins, "convention": convention}

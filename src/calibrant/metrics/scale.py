@@ -113,7 +113,7 @@ def statistics_duckdb(
     temp_dir: Path | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Statistics:
-    r"""Exact statistics of a file of predictions of any size, in bounded memory.
+    """Exact statistics of a file of predictions of any size, in bounded memory: :doc:`/larger_than_memory`.
 
     The file is read twice: once to check it and to find the distribution of confidences, once to group ties,
     sort and sum. Single classes take a third scan, and a fourth to choose them if there are too many.
@@ -133,17 +133,6 @@ def statistics_duckdb(
 
     Raises:
         ValueError: If the file is invalid; the message names the file and the remedy.
-
-    Example:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder, "predictions.csv")
-        ...     rows = [f"{0.5 + i / 200},{i % 4 > 0}" for i in range(100)]
-        ...     _ = path.write_text("\n".join(["confidence,correct", *rows]))
-        ...     found = statistics_duckdb(path)
-        >>> found.samples, round(found.accuracy, 3), round(found.ece, 3), round(found.ks_error, 4)
-        (100, 0.75, 0.13, 0.0637)
     """
     import duckdb
 

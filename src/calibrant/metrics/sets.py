@@ -44,11 +44,6 @@ def group_coverage(sets: Values, target: Values, groups: Values | Iterable[Hasha
     Args:
         sets: As in :func:`coverage`, and so is ``target``.
         groups: Group of each sample, any labels, ``(N,)``.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> metrics.group_coverage([[1, 0], [0, 1], [1, 1]], target=[0, 0, 1], groups=["a", "b", "a"])
-        {'a': 1.0, 'b': 0.0}
     """
     _, covered = _checked(sets, target)
     arrays = isinstance(groups, np.ndarray) or is_tensor(groups) or frames.opened(groups) is not None
@@ -74,11 +69,6 @@ def size_stratified_coverage(
         bounds: Size of the largest sets of each stratum but the last, ascending: by default the strata have 0 to 1,
             2 to 3, 4 to 6, 7 to 10, 11 to 100 and more classes.
         at_least: Number of samples of the smallest stratum that counts.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> metrics.size_stratified_coverage([[1, 0, 1], [0, 1, 0], [1, 0, 0]], target=[2, 0, 0])
-        0.5
     """
     if any(one >= other for one, other in pairwise(bounds)) or min(bounds, default=0) < 0:
         raise ValueError(f"bounds must be ascending sizes of sets, from 0, got {tuple(bounds)}")
