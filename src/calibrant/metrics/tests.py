@@ -179,10 +179,9 @@ def judge_views(
         family = []
     tests: list[CalibrationTest] = []
     for view in found:
-        if view in family:
-            tests.append(sequential_test(view.pairs, max(draws, DRAWS_EACH * len(family)), seed))
-        elif early:
-            tests.append(sequential_test(view.pairs, draws, seed))
+        if early or view in family:
+            many = max(draws, DRAWS_EACH * len(family)) if view in family else draws
+            tests.append(sequential_test(view.pairs, many, seed))
         else:
             tests.append(calibration_test(view.pairs, draws=draws, seed=seed))
         if progress is not None:
