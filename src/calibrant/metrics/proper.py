@@ -72,12 +72,18 @@ def log_loss(data: Predictions | None = None, /, **keywords: Unpack[Keywords]) -
 
 def log_losses(data: Predictions) -> Array:
     """Negative log-likelihood of the target of each sample; of each pair, if only these are known, or of each label."""
+    if data.logits is not None and data.target is not None:
+        if data.task != "multi-label":
+            return _losses_of_logits(data.logits, data.target)
+        logits = data.logits[data.target != IGNORED].astype(np.float64)
+        with np.errstate(under="ignore"):
+            return np.logaddexp(0, np.where(data.correct, -logits, logits))
     if data.probabilities is None or data.target is None or data.task == "multi-label":
-        return _pair_losses(data)
-    if data.logits is None:
-        of_target = data.probabilities[np.arange(len(data.target)), data.target]
-        return -np.log(np.maximum(of_target, SMALLEST_PROBABILITY), dtype=np.float64)
-    return _losses_of_logits(data.logits, data.target)
+        chance = np.where(data.correct, data.confidence, 1 - data.confidence)
+    else:
+        chance = data.probabilities[np.arange(len(data.target)), data.target]
+    losses: Array = -np.log(np.maximum(chance, SMALLEST_PROBABILITY), dtype=np.float64)
+    return losses
 
 
 def _losses_of_logits(logits: Array, target: IndexArray, temperature: float = 1.0) -> Array:
@@ -90,17 +96,6 @@ def _losses_of_logits(logits: Array, target: IndexArray, temperature: float = 1.
         loss += largest - block[np.arange(len(block)), target[rows]]
         losses[rows] = loss
     return losses
-
-
-def _pair_losses(data: Predictions) -> Array:
-    if data.logits is None or data.target is None:
-        of_truth = np.where(data.correct, data.confidence, 1 - data.confidence)
-        chances: Array = np.log(np.maximum(of_truth, SMALLEST_PROBABILITY), dtype=np.float64)
-        return -chances
-    logits = data.logits[data.target != IGNORED].astype(np.float64)
-    signed: Array = np.where(data.correct, logits, -logits)
-    with np.errstate(under="ignore"):
-        return np.logaddexp(0, -signed)
 
 
 def brier(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
