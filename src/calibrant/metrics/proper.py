@@ -77,13 +77,13 @@ def log_losses(data: Predictions) -> Array:
             return _losses_of_logits(data.logits, data.target)
         logits = data.logits[data.target != IGNORED].astype(np.float64)
         with np.errstate(under="ignore"):
-            return np.logaddexp(0, np.where(data.correct, -logits, logits))
+            losses: Array = np.logaddexp(0, np.where(data.correct, -logits, logits))
+        return losses
     if data.probabilities is None or data.target is None or data.task == "multi-label":
         chance = np.where(data.correct, data.confidence, 1 - data.confidence)
     else:
         chance = data.probabilities[np.arange(len(data.target)), data.target]
-    losses: Array = -np.log(np.maximum(chance, SMALLEST_PROBABILITY), dtype=np.float64)
-    return losses
+    return -np.log(np.maximum(chance, SMALLEST_PROBABILITY), dtype=np.float64)
 
 
 def _losses_of_logits(logits: Array, target: IndexArray, temperature: float = 1.0) -> Array:
