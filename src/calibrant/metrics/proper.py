@@ -124,7 +124,7 @@ def brier_losses(data: Predictions) -> Array:
 def brier_top(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
     """Brier score of the top label: mean :math:`(c - z)^2`, even if all classes are known."""
     data = predictions(confidence, correct, **keywords)
-    return float(sums_of(data, CumulativeSums).squares) / data.total
+    return sums_of(data, CumulativeSums).squares / data.total
 
 
 def aurc(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:

@@ -221,7 +221,7 @@ class StreamingESD(_Sorted):
 
     def value(self) -> float:
         """ESD of all samples."""
-        return float(self.cumulative().esd)
+        return self.cumulative().esd
 
 
 class StreamingKS(_Sorted):
@@ -229,4 +229,4 @@ class StreamingKS(_Sorted):
 
     def value(self) -> float:
         """KS error of all samples."""
-        return float(self.cumulative().ks)
+        return self.cumulative().ks

@@ -205,7 +205,7 @@ def sequential_test(pairs: Predictions, draws: int, seed: int) -> CalibrationTes
     """Test of calibration with ESD that ends as soon as its answer is known."""
     ties = pairs.ties
     value = esd_of_draws(pairs)
-    observed = float(value(Block(*ties)))
+    observed = float(value(observed_ties(ties))[0])
     events = float((ties.samples * ties.confidence * (1 - ties.confidence)).sum())
     kuiper = closed_form_test(pairs).p_value if events >= EVENTS else 1.0
     if kuiper < TINY_P_VALUE:
@@ -247,6 +247,11 @@ def block_sizes(draws: int, width: int) -> Iterator[int]:
     rows = max(1, CELLS // max(width, 1))
     for start in range(0, draws, rows):
         yield min(rows, draws - start)
+
+
+def observed_ties(ties: Ties) -> Block:
+    """The data themselves, as one draw."""
+    return Block(ties.confidence, ties.samples, ties.right[np.newaxis])
 
 
 def null_ties(ties: Ties, draws: int, seed: int) -> Iterator[Block]:
@@ -305,7 +310,7 @@ def value_of(data: Predictions, measure: Metric) -> float:
     """The metric of the data, by the same sums as that of draws: a draw that equals the data must tie with it."""
     if measure.of_draws is None:
         return float(finite(np.array([measure.value(data)]), measure)[0])
-    return float(measure.of_draws(data)(Block(*data.ties)))
+    return float(measure.of_draws(data)(observed_ties(data.ties))[0])
 
 
 def null_values(data: Predictions, measure: Metric, draws: int, seed: int) -> Array:

@@ -86,12 +86,6 @@ def collect(data: "Predictions", starts: "set[Callable[[Predictions], TieSums]]"
     data.sums.update(started)
 
 
-def sums_over(sums: AnySums, ties: Block) -> AnySums:
-    """Sums of a single block."""
-    sums.add(ties)
-    return sums
-
-
 def sums_of(data: "Predictions", start: "Callable[[Predictions], AnySums]") -> AnySums:
     """The sums that this starts, made if they are missing."""
     collect(data, {start})

@@ -16,7 +16,7 @@ import numpy as np
 from calibrant import inputs
 from calibrant.frames import Array
 from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions
-from calibrant.metrics.ties import Block, DrawsMetric, sums_of, sums_over
+from calibrant.metrics.ties import Block, DrawsMetric, sums_of
 
 # Number of elements of the kernel matrix in memory at a time.
 KERNEL_CELLS = 1 << 22
@@ -33,50 +33,64 @@ class CumulativeSums:
     """Sums over ties in ascending order that give ESD, the KS error and the Brier score."""
 
     def __init__(self, _: Predictions | None = None) -> None:
-        # Numbers, or an array of one for each draw.
-        self.samples = self.end = self.high = self.low = self.triples = self.squares = np.array(0.0)
+        self.samples = self.end = self.high = self.low = self.triples = self.squares = 0.0
 
     def add(self, ties: Block) -> None:
         """Add the next block."""
-        ends = ties.residual.cumsum(-1)
-        ends += self.end[..., np.newaxis]
-        total = ties.squares.sum(-1)
-        pairs = ends * ties.samples
-        pairs -= ties.residual
-        pairs -= ties.residual
-        # einsum rather than a BLAS product, whose threads wait for each other on a busy machine.
-        added = np.einsum("...i,...i->...", pairs, ends) + np.einsum("...i,...i->...", ties.squares, ties.below)
-        self.triples = self.triples + added + self.samples * total
-        self.end, self.squares = ends[..., -1].copy(), self.squares + total  # not a view, which keeps the block
-        self.high, self.low = np.maximum(self.high, ends.max(-1)), np.minimum(self.low, ends.min(-1))
-        self.samples = self.samples + ties.samples.sum(-1)
+        ends = ties.residual.cumsum()
+        ends += self.end
+        self.end = float(ends[-1])
+        self.high, self.low = max(self.high, float(ends.max())), min(self.low, float(ends.min()))
+        total = float(ties.squares.sum())
+        self.triples += float(_cumulative_products(ties.samples, ties.residual, ends)) + self.samples * total
+        self.triples += float(np.einsum("i,i->", ties.squares, ties.below))
+        self.squares += total
+        self.samples += float(ties.samples.sum())
 
     @property
-    def esd(self) -> Array:
-        """The expected squared difference; NaN of less than 3 samples."""
-        n = np.where(self.samples > 2, self.samples, np.nan)
-        found: Array = (self.triples - (n - 2) * self.squares) / (n * (n - 1) * (n - 2))
-        return found
+    def esd(self) -> float:
+        """The expected squared difference."""
+        n = self.samples
+        return (self.triples - (n - 2) * self.squares) / (n * (n - 1) * (n - 2)) if n > 2 else np.nan
 
     @property
-    def ks(self) -> Array:
-        """The KS error; NaN of no samples."""
-        found: Array = np.maximum(self.high, -self.low) / np.where(self.samples > 0, self.samples, np.nan)
-        return found
+    def ks(self) -> float:
+        """The KS error."""
+        return max(self.high, -self.low) / self.samples if self.samples else np.nan
 
 
-def esd_of_draws(_: Predictions) -> DrawsMetric:
-    """ESD of many draws."""
-    return lambda ties: sums_over(CumulativeSums(), ties).esd
+def _cumulative_products(samples: Array, residual: Array, ends: Array) -> Array:
+    """The sum of n E^2 - 2 E R over ties."""
+    pairs = ends * samples
+    pairs -= residual
+    pairs -= residual
+    # einsum rather than a BLAS product, whose threads wait for each other on a busy machine.
+    total: Array = np.einsum("...i,...i->...", pairs, ends)
+    return total
 
 
-def ks_of_draws(_: Predictions) -> DrawsMetric:
-    """KS error of many draws, without the sums of ESD."""
+def esd_of_draws(given: Predictions) -> DrawsMetric:
+    """ESD of many draws; Q is linear in R: a matrix of squares would double the time."""
+    z, samples, _ = given.ties
+    n = given.total
+    above = n - 2 - (samples.cumsum() - samples)
+    slope, constant = (1 - 2 * z) * above, float((samples * z * (1 - z) * above).sum())
 
     def value(ties: Block) -> Array:
-        ends = ties.residual.cumsum(-1)
-        largest: Array = np.maximum(ends.max(-1), -ends.min(-1)) / ties.samples.sum(-1)
-        return largest
+        products = _cumulative_products(samples, ties.residual, ties.residual.cumsum(1))
+        found: Array = (products - np.einsum("ij,j->i", ties.residual, slope) - constant) / (n * (n - 1) * (n - 2))
+        return found
+
+    return value
+
+
+def ks_of_draws(given: Predictions) -> DrawsMetric:
+    """KS error of many draws."""
+
+    def value(ties: Block) -> Array:
+        ends = ties.residual.cumsum(1)
+        largest: Array = np.maximum(ends.max(1), -ends.min(1))
+        return largest / given.total
 
     return value
 
@@ -87,7 +101,7 @@ def esd(confidence: Confidence = None, correct: Correct = None, **keywords: Unpa
     The same number as :func:`calibrant.functional.esd`, without gradient: :doc:`/methods/esd`. It has mean 0 on
     calibrated data and is therefore often negative. It needs 3 samples.
     """
-    return float(sums_of(predictions(confidence, correct, minimum=3, name="ESD", **keywords), CumulativeSums).esd)
+    return sums_of(predictions(confidence, correct, minimum=3, name="ESD", **keywords), CumulativeSums).esd
 
 
 def ks_error(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
@@ -97,7 +111,7 @@ def ks_error(confidence: Confidence = None, correct: Correct = None, **keywords:
 
     The maximum is taken at the ends of groups of ties (Gupta et al., ICLR 2021).
     """
-    return float(sums_of(predictions(confidence, correct, **keywords), CumulativeSums).ks)
+    return sums_of(predictions(confidence, correct, **keywords), CumulativeSums).ks
 
 
 def mmce_unbiased(
@@ -113,7 +127,7 @@ def mmce_unbiased(
     """
     inputs.check_range("bandwidth", bandwidth, low=NARROWEST)
     data = predictions(confidence, correct, minimum=2, name="MMCE", **keywords)
-    return float(sums_of(data, laplace(bandwidth)).mean)
+    return sums_of(data, laplace(bandwidth)).pairs / (data.total * (data.total - 1))
 
 
 @cache
@@ -131,32 +145,41 @@ class LaplaceSums:
 
     def __init__(self, bandwidth: float) -> None:
         self.bandwidth = bandwidth
-        self.samples = self.grown = self.pairs = np.array(0.0)
+        self.grown = self.pairs = 0.0
 
     def add(self, ties: Block) -> None:
         """Add the next block."""
         up = np.exp((ties.confidence - 0.5) / self.bandwidth)
         own = ties.residual * up
-        reach = own.cumsum(-1)
-        reach += self.grown[..., np.newaxis]
-        reach -= own
-        reach /= up
-        reach *= 2
-        reach += ties.residual
-        self.pairs = self.pairs + np.einsum("...i,...i->...", ties.residual, reach) - ties.squares.sum(-1)
-        self.grown = self.grown + own.sum(-1)
-        self.samples = self.samples + ties.samples.sum(-1)
+        self.pairs += float(_kernel_products(ties.residual, own, up, self.grown)) - float(ties.squares.sum())
+        self.grown += float(own.sum())
 
-    @property
-    def mean(self) -> Array:
-        """Mean over pairs of different samples."""
-        found: Array = self.pairs / (self.samples * (self.samples - 1))
-        return found
+
+def _kernel_products(residual: Array, own: Array, up: Array, grown: float = 0.0) -> Array:
+    """The sum of R^2 and of 2 R_g R_h k_gh over ties, those below included; ``own`` is R u."""
+    reach = own.cumsum(-1)
+    reach += grown
+    reach -= own
+    reach /= up
+    reach *= 2
+    reach += residual
+    total: Array = np.einsum("...i,...i->...", residual, reach)
+    return total
 
 
 def mmce_of_draws(given: Predictions) -> DrawsMetric:
     """Unbiased squared MMCE of many draws."""
-    return lambda ties: sums_over(laplace(BANDWIDTH)(given), ties).mean
+    z, samples, _ = given.ties
+    n = given.total
+    up = np.exp((z - 0.5) / BANDWIDTH)
+    slope, constant = 1 - 2 * z, float((samples * z * (1 - z)).sum())
+
+    def value(ties: Block) -> Array:
+        products = _kernel_products(ties.residual, ties.residual * up, up)
+        found: Array = (products - np.einsum("ij,j->i", ties.residual, slope) - constant) / (n * (n - 1))
+        return found
+
+    return value
 
 
 def skce(data: Predictions | None = None, /, *, bandwidth: float = 1.0, **keywords: Unpack[Keywords]) -> float:
