@@ -25,7 +25,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "inputs": "frames",
         "losses": "torch_private numerics inputs distributed",
         "functional": "losses",
-        "metrics": "files frames inputs",
+        "metrics": "files frames inputs posthoc",
         "posthoc": "atomic torch_private numerics inputs frames",
         "sklearn": "inputs posthoc",
         "files": "atomic inputs metrics",

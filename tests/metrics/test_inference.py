@@ -106,14 +106,13 @@ def test_golden_consistency_resampling() -> None:
 def test_one_sort_serves_all_draws(name: str, metric: str) -> None:
     z, c = DATA[name]
     data = predictions(z, c)
-    rows_of = find_metric(metric).rows
-    assert rows_of is not None
-    value = rows_of(data)
-    assert value(tests.observed_residuals(data.ties))[0] == pytest.approx(PLAIN[metric](z, c), abs=1e-14)
+    of_draws = find_metric(metric).of_draws
+    assert of_draws is not None
+    value = of_draws(data)
+    assert value(tests.observed_ties(data.ties))[0] == pytest.approx(PLAIN[metric](z, c), abs=1e-14)
     sizes = data.ties.samples.astype(int)
-    for block in tests.null_residuals(data.ties, 20, seed=1):
-        right = np.rint(block + data.ties.samples * data.ties.confidence).astype(int)
-        for drawn, found in zip(right, value(block), strict=True):
+    for block in tests.null_ties(data.ties, 20, seed=1):
+        for drawn, found in zip(block.right.astype(int), value(block), strict=True):
             correct = np.concatenate([np.arange(n) < r for n, r in zip(sizes, drawn, strict=True)])
             expected = PLAIN[metric](np.sort(z), correct)
             assert found == pytest.approx(expected, abs=1e-14)
@@ -134,7 +133,7 @@ def test_draws_have_the_probability_of_the_confidence() -> None:
     z = np.array([0.0, 1e-5, 0.3, 0.99999, 1 - 1e-9, 1.0])
     data = predictions(np.concatenate((z, np.full(7, 0.9), np.full(5, 1 - 1e-4))), np.ones(18))
     draws = 400_000
-    residual = sum(block.sum(0) for block in tests.null_residuals(data.ties, draws, seed=0))
+    residual = sum(block.residual.sum(0) for block in tests.null_ties(data.ties, draws, seed=0))
     p, n = data.ties.confidence, data.ties.samples
     error = np.sqrt(draws * n * p * (1 - p))
     assert (np.abs(residual) <= 4 * error + 1e-3).all()
@@ -361,9 +360,9 @@ def test_the_least_spread_is_that_of_calibrated_models(metric: str) -> None:
     made = find_metric(metric)
     for z in (spread(np.random.default_rng(0), 300), np.round(spread(np.random.default_rng(0), 300), 1)):
         data = predictions(z, np.arange(300) % 2)
-        assert made.rows is not None
+        assert made.of_draws is not None
         assert made.jackknife is not None
-        values = [made.rows(data)(block) for block in tests.null_residuals(data.ties, 4000, seed=0)]
+        values = [made.of_draws(data)(block) for block in tests.null_ties(data.ties, 4000, seed=0)]
         assert made.jackknife(data).least_spread == pytest.approx(np.concatenate(values).std(), rel=0.1)
 
 

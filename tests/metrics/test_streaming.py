@@ -146,3 +146,12 @@ def test_two_ranks_equal_one(tmp_path: Path, share: int) -> None:
         values = torch.load(tmp_path / f"{rank}.pt")
         for name, (_, expected) in made().items():
             assert values[name] == pytest.approx(expected, rel=1e-9, abs=1e-14), name
+
+
+def test_class_wise_ece_of_several_labels_counts_the_known_ones() -> None:
+    labels = (torch.rand(500, 6, generator=torch.Generator().manual_seed(3)) < LOGITS.sigmoid()).long()
+    labels[:100, 0] = -100
+    metric = streaming.StreamingClasswiseECE(6)
+    for rows in torch.arange(500).split(120):
+        metric.update(LOGITS[rows], labels[rows])
+    assert metric.compute().item() == pytest.approx(metrics.classwise_ece(logits=LOGITS, target=labels), rel=1e-9)

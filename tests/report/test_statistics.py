@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from calibrant.report.statistics import wilson_interval
+from calibrant.metrics.intervals import wilson_interval
 
 
 @pytest.mark.parametrize(("right", "samples"), [(0, 1), (1, 1), (3, 10), (10, 10), (812, 1000)])

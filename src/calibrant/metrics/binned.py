@@ -1,6 +1,7 @@
 """The ECE family: calibration errors over bins of equal width or equal mass, with named conventions."""
 
 import math
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, Unpack
@@ -10,7 +11,7 @@ import numpy as np
 from calibrant import inputs
 from calibrant.frames import Array, IndexArray, Marks
 from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions
-from calibrant.metrics.ties import BLOCK, Keys, RowStatistic, confidence_of, ends_of_ties
+from calibrant.metrics.ties import BLOCK, Block, DrawsMetric, SortedRows, confidence_of, ends_of_ties, pack
 
 # Default number of equal-mass bins, and the most that ECE-sweep tries.
 MASS_BINS = 15
@@ -18,7 +19,8 @@ MOST_SWEPT = 4096
 ConventionName = Literal["paper", "guo", "torchmetrics", "netcal"]
 
 
-class Convention(NamedTuple):
+@dataclass(frozen=True)
+class Convention:
     """A convention for equal-width bins: their number, and which edges belong to them."""
 
     bins: int
@@ -65,6 +67,12 @@ class Convention(NamedTuple):
             slot[doubtful] = np.searchsorted(edges, confidence[doubtful], side=side) - 1
         return np.clip(slot, 0, self.slots - 1, out=slot)
 
+    def __call__(self, given: Predictions) -> "BinTable":
+        """The bins of predictions."""
+        return table_of(
+            self.edges_like(given.confidence), bin_sums(given.confidence, given.correct, self, given.weight)
+        )
+
 
 CONVENTIONS: dict[ConventionName, Convention] = {
     "paper": Convention(20, "right", "closed", "quotients"),
@@ -109,7 +117,7 @@ def convention_of(convention: ConventionName, bins: int | None) -> Convention:
     """The convention with this name, and with this number of bins if one is given."""
     inputs.check_choice("convention", convention, tuple(CONVENTIONS))
     rule = CONVENTIONS[convention]
-    return rule if bins is None else rule._replace(bins=inputs.check_count("bins", bins))
+    return rule if bins is None else replace(rule, bins=inputs.check_count("bins", bins))
 
 
 def bin_sums(confidence: Array, correct: Any, rule: Convention, weight: Array | None = None) -> Array:
@@ -131,12 +139,7 @@ def bin_sums(confidence: Array, correct: Any, rule: Convention, weight: Array | 
 
 def equal_width_bins(given: Predictions, *, bins: int | None = None, convention: ConventionName = "paper") -> BinTable:
     """Samples in bins of equal width, with the arguments of :func:`ece`."""
-    rule = convention_of(convention, bins)
-    if rule not in given.sums:
-        sums = bin_sums(given.confidence, given.correct, rule, given.weight)
-        given.sums[rule] = table_of(rule.edges_like(given.confidence), sums)
-    made: BinTable = given.sums[rule]
-    return made
+    return given.once(convention_of(convention, bins))
 
 
 def table_of(edges: Array, sums: Array) -> BinTable:
@@ -149,7 +152,7 @@ def table_of(edges: Array, sums: Array) -> BinTable:
 def equal_mass_bins(given: Predictions, *, bins: int = MASS_BINS) -> BinTable:
     """Samples in bins that hold the same number of them, as nearly as ties allow.
 
-    Samples of equal confidence stay together in the bin that the first of them belongs to, so there may be fewer bins.
+    Ties stay in the bin that the first of them belongs to, so there may be fewer bins.
     """
     return given.once(_EqualMass).table(inputs.check_count("bins", bins))
 
@@ -169,30 +172,26 @@ def swept_bins(given: Predictions) -> BinTable:
 
 
 class _EqualMass:
-    """Samples in order of confidence, or with weights their ties, ready to be cut into any number of bins."""
+    """Samples in order of confidence, ready to be cut into any number of bins."""
 
     def __init__(self, given: Predictions) -> None:
+        self.weight, self.total = None, given.total
+        self.whole = given.weight is None or bool((given.weight == np.rint(given.weight)).all())
         # Number of right ones before each place where the order can be cut; and of samples, if it is not the place.
-        self.right: Marks
+        self.right: Marks = np.zeros(len(given) + 1, dtype=np.uint32)
         if given.weight is None:
-            self.keys: Keys | None = given.keys
-            self.total = float(len(given))
-            self.right = np.zeros(len(given) + 1, dtype=np.uint32)
+            self.keys = given.keys
             last_bits = given.keys.astype(np.uint32, copy=False) & np.uint32(1)
             np.cumsum(last_bits, out=self.right[1:])
-            self.whole = True
         else:
-            self.keys = None
-            self.confidence, samples, right = given.ties
-            self.samples, self.right = (np.append(0.0, each.cumsum()) for each in (samples, right))
-            self.total = float(self.samples[-1])
-            self.whole = bool((given.weight == np.rint(given.weight)).all())
+            rows = SortedRows(given)
+            self.keys, self.weight = pack(rows.confidence, rows.correct), rows.weight
+            self.samples = np.append(0.0, rows.weight.cumsum())
+            self.right = np.append(0.0, (rows.weight * rows.correct).cumsum())
 
     @cached_property
     def most(self) -> int:
         """Number of groups of ties."""
-        if self.keys is None:
-            return len(self.confidence)
         return 1 + int(np.count_nonzero((self.keys[1:] ^ self.keys[:-1]) > 1))
 
     def cuts(self, bins: int) -> IndexArray:
@@ -203,15 +202,12 @@ class _EqualMass:
             wanted = inside * size + np.minimum(inside, larger)  # the first few bins hold one more
         else:
             wanted = inside * (self.total / bins)  # equal shares, whatever the scale of the weights
-        if self.keys is None:
-            places = np.searchsorted(self.samples, wanted)
-        else:
-            places = ends_of_ties(self.keys, wanted.astype(np.intp))
-        return np.unique(np.concatenate(([0], places, [len(self.right) - 1])))
+        places = wanted.astype(np.intp) if self.weight is None else np.searchsorted(self.samples, wanted)
+        return np.unique(np.concatenate(([0], ends_of_ties(self.keys, places), [len(self.keys)])))
 
     def samples_of(self, cuts: IndexArray) -> Array:
         """Number of samples between cuts."""
-        return np.diff(self.samples[cuts] if self.keys is None else cuts).astype(np.float64)
+        return np.diff(cuts if self.weight is None else self.samples[cuts]).astype(np.float64)
 
     def accuracy(self, bins: int) -> Array:
         """Accuracy of each bin."""
@@ -224,15 +220,10 @@ class _EqualMass:
         cuts = self.cuts(bins)
         samples, right = self.samples_of(cuts), np.diff(self.right[cuts]).astype(np.float64)
         lower, upper, sums = np.zeros((3, len(samples)))
-        confidence: Array
         for place, (start, stop) in enumerate(pairwise(cuts)):
-            if self.keys is None:
-                confidence = self.confidence[start:stop]
-                sums[place] = np.diff(self.samples[start : stop + 1]) @ confidence
-            else:
-                confidence = confidence_of(self.keys[start:stop])
-                sums[place] = confidence.sum()
+            confidence = confidence_of(self.keys[start:stop])
             lower[place], upper[place] = confidence[0], confidence[-1]
+            sums[place] = confidence.sum() if self.weight is None else self.weight[start:stop] @ confidence
         return BinTable(lower, upper, samples, sums, right)
 
 
@@ -249,22 +240,13 @@ def ece(
 
     .. math:: \mathrm{ECE} = \sum_m \frac{n_m}{N} |\mathrm{acc}_m - \mathrm{conf}_m|
 
-    ======================  ====  ==================================================================
-    convention              bins  edges
-    ======================  ====  ==================================================================
-    ``"paper"`` (ESD)       20    (lo, hi], the first bin includes 0
-    ``"guo"``               15    the same
-    ``"torchmetrics"``      15    [lo, hi), and a separate bin for a confidence of exactly 1; compared in float32
-    ``"netcal"``            10    [lo, hi), the last bin includes 1
-    ======================  ====  ==================================================================
-
-    On confidences with ties, as trained networks have them, these differ by up to 0.4 points: report the convention
-    with the number. The published code of the first two leaves a confidence of exactly 0 out of every bin; a top label
-    never has it, but a class may, and class-wise ECE would not count it.
+    On confidences with ties, as trained networks have them, conventions differ by up to 0.4 points: report the
+    convention with the number.
 
     Args:
         bins: Number of bins; by default the convention's.
-        convention: One of these.
+        convention: ``"paper"`` (20 bins), ``"guo"`` (15), ``"torchmetrics"`` (15) or ``"netcal"`` (10): :doc:`/metrics`
+            has their edges.
         norm: Exponent p of :math:`(\sum_m n_m/N\,|\mathrm{gap}_m|^p)^{1/p}`; infinity for :func:`mce`.
 
     Example:
@@ -294,10 +276,7 @@ def mce(
 def equal_mass_ece(
     confidence: Confidence = None, correct: Correct = None, bins: int = MASS_BINS, **keywords: Unpack[Keywords]
 ) -> float:
-    """ECE with bins of equal mass ("adaptive" ECE): sorted samples cut into chunks of the same length.
-
-    Samples of equal confidence stay together (Nguyen, O'Connor, EMNLP 2015).
-    """
+    """ECE with bins of equal mass ("adaptive" ECE), ties together (Nguyen, O'Connor, EMNLP 2015)."""
     return equal_mass_bins(predictions(confidence, correct, **keywords), bins=bins).error()
 
 
@@ -331,9 +310,8 @@ def debiased_l2(
 def ece_sweep(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
     """ECE with the largest number of equal-mass bins whose accuracies ascend (Roelofs et al., AISTATS 2022).
 
-    The number of bins rises from 2 until accuracy first falls from one bin to the next; the number before that is used,
-    or a single bin if 2 already fail. It stops at 4,096: if accuracy never falls, as when every sample is right, more
-    bins would hardly change the value.
+    The number of bins rises until accuracy first falls from one bin to the next; the number before that is used, at
+    most 4,096.
     """
     return predictions(confidence, correct, **keywords).once(swept_bins).error()
 
@@ -348,41 +326,41 @@ def classwise_ece(
 ) -> float:
     r"""Class-wise ECE: the mean over classes of the ECE of :math:`p_k` against :math:`1[y = k]`.
 
-    With several labels per sample, the mean over labels of the ECE of :math:`p_k` against whether label k applies. Bins
-    are those of :func:`ece` (Kull et al., NeurIPS 2019).
+    Or over labels, if a sample has several. Bins are those of :func:`ece` (Kull et al., NeurIPS 2019).
     """
-    checked = predictions(data, **keywords)
-    gaps, totals = classwise_gaps(checked, convention_of(convention, bins))
-    known = totals > 0  # a label may be ignored everywhere
-    return float((np.abs(gaps).sum(1)[known] / totals[known]).mean())
+    return mean_of_classes(classwise_sums(predictions(data, **keywords), convention_of(convention, bins)))
 
 
-def classwise_gaps(given: Predictions, rule: Convention) -> tuple[Array, Array]:
-    """Confidence minus right ones, summed over the samples of each class and bin; and the samples of each class."""
+def classwise_sums(given: Predictions, rule: Convention) -> Array:
+    """The :func:`bin_sums` of each class: (classes, 3, bins)."""
     probabilities, target = given.of_classes("class-wise ECE")
-    gaps, totals = [], []
+    sums = []
     for k in range(probabilities.shape[1]):
         if given.task == "multi-label":
             label = given.of_class(k)
-            column, happened, weight = label.confidence, label.correct, label.weight
+            sums.append(bin_sums(label.confidence, label.correct, rule, label.weight))
         else:
-            column, happened, weight = np.ascontiguousarray(probabilities[:, k]), target == k, given.weight
-        samples, confidence, right = bin_sums(column, happened, rule, weight)
-        gaps.append(confidence - right)
-        totals.append(samples.sum())
-    return np.stack(gaps), np.array(totals)
+            sums.append(bin_sums(np.ascontiguousarray(probabilities[:, k]), target == k, rule, given.weight))
+    return np.stack(sums)
 
 
-def ece_rows(given: Predictions, bins: int | None, convention: ConventionName) -> RowStatistic:
-    """ECE of each row of residuals: ties of one bin are adjacent."""
-    # Edges are compared in the dtype of the given confidences.
-    confidence = given.ties.confidence.astype(given.confidence.dtype)
+def mean_of_classes(sums: Array) -> float:
+    """Class-wise ECE from the sums of each class."""
+    samples, confidence, right = sums.transpose(1, 0, 2)
+    totals = samples.sum(1)
+    known = totals > 0  # a label may be ignored everywhere
+    return float((np.abs(confidence - right).sum(1)[known] / totals[known]).mean())
+
+
+def ece_of_draws(given: Predictions, bins: int | None, convention: ConventionName) -> DrawsMetric:
+    """ECE of many draws: ties of one bin are adjacent."""
+    confidence = given.ties.confidence.astype(given.confidence.dtype)  # in which edges are compared
     slot = convention_of(convention, bins).slots_of(confidence)
     starts = np.flatnonzero(np.diff(slot, prepend=-1))
 
-    def value(residual: Array) -> Array:
-        gaps = np.add.reduceat(residual, starts, axis=1)
-        total: Array = np.abs(gaps, out=gaps).sum(1)
-        return total / given.total
+    def value(ties: Block) -> Array:
+        gaps = np.add.reduceat(ties.residual, starts, axis=-1)
+        total: Array = np.abs(gaps, out=gaps).sum(-1) / ties.samples.sum(-1)
+        return total
 
     return value

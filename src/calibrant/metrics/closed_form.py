@@ -1,7 +1,4 @@
-r"""Tests with a closed-form null distribution: Spiegelhalter's, Kolmogorov-Smirnov, Kuiper's; and Cox's line.
-
-Cumulative residuals of a calibrated model, divided by their standard deviation, are a random walk that tends to
-Brownian motion B on [0, 1]. The laws of its largest distance from 0 and of its range are series.
+"""Tests with a closed-form null distribution: Spiegelhalter's, Kolmogorov-Smirnov, Kuiper's; and Cox's line.
 
 All take probabilities of an event, or confidences, and whether it came true; of several classes, the top label.
 """
@@ -23,24 +20,11 @@ TERMS = 100
 ALWAYS_EXCEEDED = 0.1
 # Probabilities nearer to 0 and 1 count as this: near 1, float32 knows no smaller distance.
 NEAREST = 1e-7
-NEWTON_STEPS = 100
-# Gains in log-likelihood by sample: below the first, Newton's full steps converge; below the second, they have.
-SMALL_GAIN, NO_GAIN = 1e-13, 1e-27
 
 
 def p_value(value: float) -> str:
-    """Format a p-value.
-
-    Example:
-        >>> p_value(0.000999), p_value(0.0123), p_value(0.4128)
-        ('p < 0.001', 'p = 0.012', 'p = 0.413')
-    """
+    """Format a p-value."""
     return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
-
-
-def check_level(level: float) -> None:
-    """Raise ``ValueError`` unless the level of a test or an interval is between 0 and 1."""
-    inputs.check_range("level", level, low=0, high=1, open_low=True, open_high=True)
 
 
 class HypothesisTest:
@@ -79,21 +63,10 @@ def closed_form_test(
     statistic: Statistic = "kuiper",
     **keywords: Unpack[Keywords],
 ) -> ClosedFormTest:
-    r"""Test calibration by a statistic whose null distribution has a closed form.
+    """Test calibration by a statistic whose null distribution has a closed form: :doc:`/inference` has their formulas.
 
-    With residuals :math:`r_i = c_i - z_i` and variances :math:`v_i = z_i (1 - z_i)`,
-
-    .. math::
-        \text{Spiegelhalter: } & \sum_i r_i (1 - 2 z_i) \Big/ \sqrt{\sum_i (1 - 2 z_i)^2 v_i} \\
-        \text{Kolmogorov-Smirnov: } & \max_t \Big| \sum_{i:\, z_i \le t} r_i \Big| \Big/ \sqrt{\sum_i v_i} \\
-        \text{Kuiper: } & \max_{s < t} \Big| \sum_{i:\, s < z_i \le t} r_i \Big| \Big/ \sqrt{\sum_i v_i}
-
-    Spiegelhalter's compares the Brier score with what the probabilities promise, and is standard normal; above 0 they
-    are too extreme, below 0 too moderate. It does not see an error that is the same on both sides of one half. The
-    other two are the KS error, scaled, and the largest sum of residuals over any range of probabilities, which sees
-    errors that change their sign better; they have the laws of the largest distance from 0 and of the range of Brownian
-    motion. With few expected events, or few distinct probabilities, these laws make a test reject less often than it
-    should; :func:`calibrant.metrics.calibration_test` is exact there.
+    With few expected events, or few distinct probabilities, a test rejects less often than it should:
+    :func:`calibration_test` is exact there.
 
     Args:
         statistic: ``"spiegelhalter"``, ``"kolmogorov-smirnov"`` or ``"kuiper"``.
@@ -102,11 +75,11 @@ def closed_form_test(
     data = predictions(confidence, correct, **keywords)
     z, samples, right = data.ties
     residual, variance = right - samples * z, samples * z * (1 - z)
-    path = np.append(0.0, residual.cumsum())
     if statistic == "spiegelhalter":
         slope = 1 - 2 * z
         total, variance = float((residual * slope).sum()), slope**2 * variance
     else:
+        path = np.append(0.0, residual.cumsum())
         total = float(np.ptp(path) if statistic == "kuiper" else np.abs(path).max())
     spread = math.sqrt(float(variance.sum()))
     value = 0.0
@@ -125,14 +98,14 @@ def upper_tail(x: float) -> float:
 
 
 def exceeds_distance(x: float) -> float:
-    r""":math:`P(\max |B| \ge x)`."""
+    r""":math:`P(\max |B| \ge x)`, of Brownian motion B on [0, 1]."""
     if x < ALWAYS_EXCEEDED:
         return 1.0
     return min(1.0, 4 * sum((-1.0) ** k * upper_tail((2 * k + 1) * x) for k in range(TERMS)))
 
 
 def exceeds_range(x: float) -> float:
-    r""":math:`P(\max B - \min B \ge x)`, both over times from 0, where B is 0 (Feller 1951)."""
+    r""":math:`P(\max B - \min B \ge x)` (Feller 1951)."""
     if x < ALWAYS_EXCEEDED:
         return 1.0
     return min(1.0, 8 * sum((-1.0) ** (k - 1) * k * upper_tail(k * x) for k in range(1, TERMS)))
@@ -195,6 +168,8 @@ def line_and_covariance(data: Predictions) -> tuple[Array, Array]:
     Raises:
         ValueError: If there is no finite line.
     """
+    from calibrant.posthoc.solvers import logistic_regression
+
     logit, samples, right = _columns(data)
     if not 0 < right.sum() < samples.sum():
         raise ValueError("the calibration line needs samples with and without the event: use more samples")
@@ -206,7 +181,20 @@ def line_and_covariance(data: Predictions) -> tuple[Array, Array]:
             "there is no finite calibration line, as the probabilities separate samples with the event from those "
             "without: use more samples"
         )
-    return _fitted(logit, samples, right)
+    design = np.stack((np.ones_like(logit), logit))
+    identity = np.array([0.0, 1.0])  # where a calibrated model has its optimum
+    (line,) = logistic_regression(design[np.newaxis], (right / samples)[np.newaxis], identity, 0.0, weight=samples)
+    try:
+        for _ in range(3):  # steps of Newton's, from where the solver leaves off to the last digit
+            fitted = 1 / (1 + np.exp(-np.clip(line @ design, -700, 700)))
+            covariance = np.linalg.inv((design * (samples * fitted * (1 - fitted))) @ design.T)
+            step = covariance @ (design @ (right - samples * fitted))
+            line = line + step
+    except np.linalg.LinAlgError:
+        step = np.full(2, np.inf)
+    if not (np.abs(step) <= 1e-6 * (1 + np.abs(line))).all():
+        raise ValueError("the calibration line did not converge: the probabilities nearly separate the outcomes")
+    return line, covariance
 
 
 def _columns(data: Predictions) -> tuple[Array, Array, Array]:
@@ -219,28 +207,3 @@ def _columns(data: Predictions) -> tuple[Array, Array, Array]:
 def _likelihood(line: Array, logit: Array, samples: Array, right: Array) -> float:
     fitted = line[0] + line[1] * logit
     return float((right * fitted - samples * np.logaddexp(0, fitted)).sum())
-
-
-def _fitted(logit: Array, samples: Array, right: Array) -> tuple[Array, Array]:
-    """Coefficients of the logistic regression and the inverse of its information, by Newton's method."""
-    design = np.stack((np.ones_like(logit), logit))
-    line: Array = np.array([0.0, 1.0])  # where a calibrated model has its optimum
-    value = _likelihood(line, logit, samples, right)
-    for _ in range(NEWTON_STEPS):
-        fitted = 1 / (1 + np.exp(-np.clip(line @ design, -700, 700)))
-        gradient = design @ (right - samples * fitted)
-        information = (design * (samples * fitted * (1 - fitted))) @ design.T
-        try:
-            step = np.linalg.solve(information, gradient)
-        except np.linalg.LinAlgError:
-            break
-        gain, size = float(gradient @ step) / samples.sum(), 1.0
-        if gain < NO_GAIN:
-            return line, np.linalg.inv(information)
-        if gain < SMALL_GAIN:
-            line = line + step
-            continue
-        while (new := _likelihood(line + size * step, logit, samples, right)) < value and size > 1e-6:
-            size /= 2
-        line, value = line + size * step, new
-    raise ValueError("the calibration line did not converge: the probabilities nearly separate the outcomes")

@@ -14,7 +14,7 @@ from calibrant.metrics.predictions import Confidence, Correct, Keywords, Task, p
 from calibrant.metrics.proper import IsotonicPools, RiskCoverage
 from calibrant.metrics.registry import described, for_task, metrics_table
 from calibrant.metrics.ties import collect
-from calibrant.metrics.unbinned import CumulativeSums, Laplace, ResidualGrid
+from calibrant.metrics.unbinned import BANDWIDTH, CumulativeSums, ResidualGrid, laplace
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -168,19 +168,9 @@ def evaluate(
     Args:
         bins: Number of bins of the binned scores; by default the convention's, or 15 of equal mass.
         convention: Convention of ECE, as in :func:`calibrant.metrics.ece`.
-
-    Example:
-        >>> import torch
-        >>> from calibrant import metrics
-        >>> logits = 3 * torch.randn(1000, 5, generator=torch.Generator().manual_seed(0))
-        >>> scores = metrics.evaluate(logits=logits, target=torch.arange(1000) % 5)
-        >>> round(scores.accuracy, 3), round(scores.ece, 3), scores.classes
-        (0.194, 0.559, 5)
-        >>> print(str(scores).splitlines()[0])
-        1,000 samples, 5 classes
     """
     data = predictions(confidence, correct, minimum=3, name="evaluate", **keywords)
-    collect(data, {CumulativeSums, ResidualGrid, Laplace(), IsotonicPools, RiskCoverage})
+    collect(data, {CumulativeSums, ResidualGrid, laplace(BANDWIDTH), IsotonicPools, RiskCoverage})
     entries = []
     with np.errstate(under="ignore"):  # the square of a tiny probability is 0, whatever NumPy's error settings
         for metric in metrics_table(bins, convention).values():

@@ -59,8 +59,8 @@ class GroupCalibration:
         groups: One entry for each group.
         too_small: Groups with fewer samples than ``least``, with their sizes.
         least: Smallest number of samples of a group that is judged.
-        multicalibration_error: Largest error of any judged group in any range of confidences, weighted by its share of
-            the samples, as in the definition of multicalibration: small groups count little.
+        multicalibration_error: Largest error of any judged group in any range of confidences, times its share of the
+            samples.
     """
 
     groups: tuple[GroupScore, ...]
@@ -74,10 +74,7 @@ class GroupCalibration:
         return tuple(group for group in self.groups if group.rejected)
 
     def to_frame(self, backend: str | None = None) -> Any:
-        """Return the judged groups as a data frame of a library.
-
-        It has the columns of :class:`GroupScore` but ``test``, and gap_low, gap_high and rejected.
-        """
+        """Return the groups as a data frame: :class:`GroupScore` but ``test``, and gap_low, gap_high and rejected."""
         rejected = [group.rejected for group in self.groups]
         return frames.made(frames.columns_of(self.groups) | {"rejected": rejected}, backend)
 
@@ -94,8 +91,8 @@ def calibration_by_group(
 ) -> GroupCalibration:
     """Score and test each group of samples; p-values are corrected for their number by Holm's method.
 
-    With several columns, groups are the values of each column and of each combination of columns, so they overlap. The
-    correction is valid for overlapping groups too (Holm 1979; on multicalibration: Hébert-Johnson et al., ICML 2018).
+    With several columns, groups are the values of each column and of each combination of columns. They overlap, for
+    which the correction is valid too (on multicalibration: Hébert-Johnson et al., ICML 2018).
 
     Args:
         groups: Group of each sample, ``(N,)``; or several such columns by name.
@@ -156,12 +153,11 @@ def _labels(name: str, values: Any, samples: int) -> Marks:
 
 
 def multicalibration_error(data: Predictions, members: Iterable[IndexArray]) -> float:
-    r"""Largest error of any of these groups of rows in any range of confidences, weighted by its share of the samples.
+    r"""Largest error of any of these groups of rows in any range of confidences, times its share of the samples.
 
     .. math:: \max_{g} \max_{s < t} \frac1N \Big| \sum_{i \in g:\, s < z_i \le t} (c_i - z_i) \Big|
-
-    No bins: for each group the largest sum over a range is the range of the cumulative residuals, Kuiper's statistic.
     """
+    # Kuiper's statistic: the largest sum over a range is the range of the cumulative residuals.
     rows = SortedRows(data)
     residual = rows.weight * rows.residual
     place = np.full(len(data), -1)
@@ -222,12 +218,10 @@ class Change:
 def calibration_change(before: Predictions, after: Predictions) -> Change:
     r"""Test whether calibration differs between two sets of different samples, such as last month and this month.
 
-    The test compares intercept and slope of :func:`calibration_line`, by Wald's test with two degrees of freedom. So
-    other risks with the same errors at each risk are no change, though the average gap may differ. A change that leaves
-    intercept and slope as they were is not found. If a set has no line, for instance as all predictions are right, the
-    average gaps are compared. Whether it is *worse* is another question: a one-sided test of the difference in ESD.
-
-    For two models on the same samples, use :func:`compare`, which is more sensitive.
+    The test compares intercept and slope of :func:`calibration_line`, by Wald's test; if a set has no line, for example
+    as all predictions are right, the average gaps. So other risks with the same errors at each risk are no change.
+    Whether it is *worse* is a one-sided test of the difference in ESD. For two models on the same samples, use
+    :func:`compare`, which is more sensitive.
 
     Args:
         before: Predictions of the first set, of 30 samples or more.
@@ -269,10 +263,7 @@ class Window:
     Attributes:
         start: First time in it, as given.
         end: Last time in it.
-        samples: Number of samples.
-        mean_confidence: Mean confidence, or mean probability of the event.
-        accuracy: Share of samples that are right, or that have the event.
-        gap: Mean confidence minus accuracy, with its interval.
+        samples: As in :class:`GroupScore`, and so are ``mean_confidence``, ``accuracy`` and ``gap``.
     """
 
     start: str
@@ -322,10 +313,9 @@ def calibration_over_time(
 ) -> TimeCalibration:
     r"""Calibration in windows of time, and a test of change.
 
-    With residuals :math:`r_i = z_i - c_i` in order of time, mean :math:`\bar r` and standard deviation s, the test
-    compares :math:`\max_k |\sum_{i \le k} (r_i - \bar r)| / (s \sqrt N)` with the law of the largest distance of a
-    Brownian bridge from 0 (CUSUM, Brown, Durbin, Evans 1975; Kolmogorov's law). The time of the maximum is where the
-    change most likely is.
+    The test is CUSUM (Brown, Durbin, Evans 1975): :math:`\max_k |\sum_{i \le k} (r_i - \bar r)| / (s \sqrt N)`, of
+    residuals :math:`r_i = z_i - c_i` in order of time with standard deviation s, has Kolmogorov's law. The change most
+    likely is where the maximum is.
 
     Args:
         time: Time of each sample, ``(N,)``: numbers, dates, or texts in ISO format. Equal times stay together.

@@ -12,7 +12,7 @@ from calibrant import inputs
 from calibrant.frames import Array
 from calibrant.metrics import jackknife
 from calibrant.metrics.binned import ConventionName
-from calibrant.metrics.closed_form import check_level, p_value
+from calibrant.metrics.closed_form import p_value
 from calibrant.metrics.jackknife import Difference, normal_difference
 from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions
 from calibrant.metrics.registry import Chosen, Metric, described, label, number
@@ -26,7 +26,7 @@ from calibrant.metrics.tests import (
     test_of_metric,
     value_of,
 )
-from calibrant.metrics.ties import SortedRows
+from calibrant.metrics.ties import Block, SortedRows
 
 # Bins of equal size by probability in which errors are bounded, and fewest samples in each.
 RISK_BINS = 10
@@ -58,6 +58,10 @@ class Interval:
         return f"{label(self.metric)} {number(self.metric, self.value)} ({ends}, {self.method})"
 
 
+def _check_level(level: float) -> None:
+    inputs.check_range("level", level, low=0, high=1, open_low=True, open_high=True)
+
+
 def described_interval(metric: str, low: float, high: float, level: float, of: str = "") -> str:
     """An interval in words."""
     return f"{100 * level:g} % interval {of}{number(metric, low)} to {number(metric, high)}"
@@ -75,23 +79,20 @@ def confidence_interval(
     convention: ConventionName = "paper",
     **keywords: Unpack[Keywords],
 ) -> Interval:
-    r"""Confidence interval of the population value of a metric.
+    """Confidence interval of the population value of a metric.
 
-    ESD, MMCE, accuracy and the gap have all their leave-one-out values in closed form: the jackknife takes as long as
-    one sort. For ESD and MMCE it allows for a variance that grows with the value, as Wilson's interval does.
-
-    Other metrics are bootstrapped. Metrics such as ECE and KS are biased upward, by at most the bias that the bootstrap
-    adds, for which the lower end is corrected. It is 0 unless :func:`calibration_test` rejects at ``(1 - level) / 2``.
-    The value itself is biased and may lie outside.
+    ESD, MMCE, accuracy and the gap have one by the jackknife, which takes as long as one sort; other metrics are
+    bootstrapped. The values of metrics such as ECE and KS are biased upward: the lower end is corrected for it, and is
+    0 unless :func:`calibration_test` rejects at ``(1 - level) / 2``. The value itself may lie outside.
+    See :doc:`/inference`.
 
     Args:
-        metric: As in :func:`calibration_test`; here the gap keeps its sign.
+        metric: As in :func:`calibration_test`, and so are ``seed``, ``bins`` and ``convention``. The gap has a sign.
         level: Probability with which such intervals should contain the population value.
         draws: Number of draws of the bootstrap, and of the test.
-        seed: As in :func:`calibration_test`, and so are ``bins`` and ``convention``.
     """
     measure = asked_metric(metric, draws, seed, bins, convention)
-    check_level(level)
+    _check_level(level)
     name = f"an interval of {label(measure.key)}"
     data = single(predictions(confidence, correct, minimum=measure.minimum + 1, name=name, **keywords))
     if measure.jackknife is not None:
@@ -160,11 +161,9 @@ def equivalence(
 ) -> Equivalence:
     """Ask whether the data show that the probabilities are right to within a margin.
 
-    On average: if the interval of the gap (mean probability minus the share that came true) lies within the margin.
-    These are two one-sided tests (TOST), each at ``(1 - level) / 2``.
-
-    Everywhere: the samples are sorted by probability into 10 bins of equal size (fewer below 500 samples), and the
-    gap of each has a Wilson interval at a level that makes all hold together (Bonferroni).
+    On average: if the interval of the gap (mean probability minus the share that came true) lies within the margin,
+    by two one-sided tests (TOST), each at ``(1 - level) / 2``. Everywhere: if so does the gap of each of 10 bins of
+    equal size by probability (fewer below 500 samples), with Wilson's intervals that hold together (Bonferroni).
 
     Args:
         margin: Largest acceptable gap, as a share: 0.02 is 2 points.
@@ -184,12 +183,18 @@ def gaps_by_probability(data: Predictions, level: float = 0.95) -> Array:
     count = max(1, min(RISK_BINS, int(data.total) // LEAST_IN_BIN))
     starts = np.flatnonzero(np.diff(np.minimum((middle * count).astype(np.intp), count - 1), prepend=-1))
     counts, stated, came = np.add.reduceat([samples, samples * z, right], starts, axis=1)
-    rate, probability = came / counts, stated / counts
     # A binomial has at least the variance of a sum of events with different probabilities.
-    square = NormalDist().inv_cdf(1 - (1 - level) / (2 * len(rate))) ** 2 / counts
-    centre = (rate + square / 2) / (1 + square)
-    half = np.sqrt(rate * (1 - rate) * square + square**2 / 4) / (1 + square)
-    return np.stack((probability - centre - half, probability - centre + half))
+    low, high = wilson_interval(came, counts, 1 - (1 - level) / len(counts))
+    ends: Array = stated / counts - np.stack((high, low))
+    return ends
+
+
+def wilson_interval(right: Array, samples: Array, level: float = 0.95) -> tuple[Array, Array]:
+    """Interval of a share, from counts."""
+    share, square = right / samples, NormalDist().inv_cdf((1 + level) / 2) ** 2 / samples
+    centre = (share + square / 2) / (1 + square)
+    half = np.sqrt(share * (1 - share) * square + square**2 / 4) / (1 + square)
+    return np.clip(centre - half, 0, share), np.clip(centre + half, share, 1)
 
 
 @dataclass(frozen=True)
@@ -246,23 +251,21 @@ def compare(
 ) -> Comparison:
     """Compare two models on the same samples.
 
-    For ESD, MMCE, accuracy and the gap, paired leave-one-out values give the standard error of the difference. The
-    absolute values of two gaps differ only if both their difference and their sum are not 0: the p-value is the larger
-    of those two. For other metrics both models are bootstrapped with the same samples. The interval covers those of the
-    bootstrap's percentiles, of the difference, and of the difference minus the bias of calibrated models with these
-    confidences; the p-value is the largest one.
+    For ESD, MMCE, accuracy and the gap, paired leave-one-out values give the standard error of the difference. For
+    other metrics both models are bootstrapped with the same samples, and three intervals and p-values must agree.
+    See :doc:`/inference`.
 
     Args:
         a: Predictions of one model.
         b: Predictions of the other, of the same samples in the same order.
-        metric: As in :func:`calibration_test`; for the gap, its absolute value.
+        metric: As in :func:`calibration_test`, and so are ``seed``, ``bins`` and ``convention``; for the gap, its
+            absolute value.
         level: Confidence level of the interval of the difference, ``a - b``.
         draws: Number of draws of the bootstrap and of each calibrated model. The smallest p-value is
             ``2 / (1 + draws)``.
-        seed: As in :func:`calibration_test`, and so are ``bins`` and ``convention``.
     """
     measure = asked_metric(metric, draws, seed, bins, convention)
-    check_level(level)
+    _check_level(level)
     _check_pair(a, b)
     name = f"a comparison of {label(measure.key)}"
     a, b = (single(predictions(model, minimum=measure.minimum + 1, name=name)) for model in (a, b))
@@ -300,11 +303,7 @@ def _bootstrap_difference(observed: float, drawn: Array, bias: float, level: flo
 
 
 def _percentiles(drawn: Array, level: float) -> Difference:
-    """Interval and p-value by the share of draws on either side of 0, with the data counted once more on each side.
-
-    They hold for any increasing function of the metric. So it does not matter if the errors of two models differ by a
-    constant and move together.
-    """
+    """Interval and p-value by the share of draws on either side of 0, with the data counted once more on each side."""
     ascending, draws = np.sort(drawn), len(drawn)
     fewer = min(int((ascending <= 0).sum()), int((ascending >= 0).sum()))
     rank = math.floor((1 - level) / 2 * (1 + draws)) - 1
@@ -339,15 +338,17 @@ def bootstrap(models: tuple[Predictions, ...], measure: Metric, draws: int, seed
 
 def _on_counts(given: Predictions, measure: Metric) -> Callable[[Array], Array]:
     """The metric of samples drawn, by how often each was drawn: (draws, samples), in the order given."""
-    if measure.rows is None:
+    if measure.of_draws is None:
         return lambda counts: np.array([measure.value(given.repeated(row)) for row in counts])
-    rows, value = SortedRows(given), measure.rows(given)
-    residual = rows.residual * (given.total / round(given.total))
+    rows, value = SortedRows(given), measure.of_draws(given)
+    confidence = rows.confidence[rows.first]
 
     def values(counts: Array) -> Array:
-        of_rows: Array = counts.take(rows.order, axis=1) * residual
-        tied = len(rows.first) < len(rows.order)
-        return value(np.add.reduceat(of_rows, rows.first, axis=1) if tied else of_rows)
+        samples = counts.take(rows.order, axis=1)
+        right = samples * rows.correct
+        if len(rows.first) < len(rows.order):
+            samples, right = (np.add.reduceat(each, rows.first, axis=1) for each in (samples, right))
+        return value(Block(confidence, samples, right))
 
     return values
 

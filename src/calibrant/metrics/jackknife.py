@@ -1,13 +1,9 @@
 r"""All leave-one-out values of a U-statistic in one sort, and the intervals they give.
 
-ESD and squared MMCE estimate a squared length, and near calibration, where that length is 0, the plain jackknife
-interval :math:`U \pm z \cdot \mathrm{se}` fails: when U is small, so is its standard error. But the variance is nearly
-proportional to the V-statistic, :math:`\mathrm{se}^2 = a V`, where V is U plus a bias b. So the interval contains
-every :math:`\theta` whose distance to U is at most z standard errors *at* :math:`\theta`,
-:math:`(U - \theta)^2 \le z^2 a (\theta + b)`, as Wilson's interval does for a proportion.
-
-Two models are compared by the plain difference of U, never by roots: the errors of one network at two temperatures are
-nearly the same curve plus a constant, so their roots move together, and a difference of roots hides their uncertainty.
+ESD and squared MMCE estimate a squared length. Their variance is nearly proportional to the V-statistic,
+:math:`\mathrm{se}^2 = a V`, where V is the U-statistic plus a bias b. So their interval contains every :math:`\theta`
+with :math:`(U - \theta)^2 \le z^2 a (\theta + b)`, as Wilson's interval does for a proportion. Two models are compared
+by the plain difference of U: a difference of roots would hide the uncertainty that they share (:doc:`/inference`).
 
 A row of weight 2 is the row twice: one of the two is left out at a time.
 """
@@ -27,26 +23,20 @@ from calibrant.metrics.ties import SortedRows
 
 @dataclass(frozen=True)
 class Jackknife:
-    """A statistic and its leave-one-out values.
-
-    Attributes:
-        value: The U-statistic U.
-        without_each: Its value without one sample, for every row in the given order.
-        weight: How often each row counts; 0 for one that does not.
-        least_spread: Lower bound of the standard error, however similar the leave-one-out values are.
-        biased: The V-statistic V, positive unless the data have no error; None for a mean, whose error is normal.
-    """
+    """A statistic and its leave-one-out values."""
 
     value: float
-    without_each: Array
-    weight: Array
-    least_spread: float
-    biased: float | None = None
+    without_each: Array  # for every row in the given order
+    weight: Array  # how often each row counts
+    least_spread: float  # of the standard error, however similar the leave-one-out values are
+    biased: float | None = None  # the V-statistic, positive unless the data have no error; None for a mean
 
     @property
     def spread(self) -> float:
         """The standard error."""
-        return standard_error(self.without_each, self.weight, self.least_spread)
+        n = float(self.weight.sum())
+        centred = self.without_each - float(self.weight @ self.without_each) / n
+        return max(math.sqrt((n - 1) / n * float(self.weight @ np.square(centred))), self.least_spread)
 
     def interval(self, level: float) -> tuple[float, float]:
         """Confidence interval of the statistic."""
@@ -161,12 +151,8 @@ class _JackknifeRows(SortedRows):
         return 0.0
 
     def least_spread(self, pairs: float, biased: float) -> float:
-        r"""The standard error of a squared length if the model is calibrated.
-
-        It is :math:`\sqrt{2 \sum_{i \ne j} h_{ij}^2} / N^2`, where :math:`h_{ij}` is the part of a pair of samples. If
-        all are right or all wrong, which shows no spread, the largest spread that a length of this size can have is
-        added.
-        """
+        """The standard error of a squared length if the model is calibrated, from the squared parts of its pairs."""
+        # If all are right or all wrong, which shows no spread, add the largest that a length of this size can have.
         return math.sqrt(2 * max(pairs, 0.0) / self.total**4 + 4 * max(biased, 0.0) * self.unseen)
 
     def mean(self, each: Array) -> Jackknife:
@@ -181,36 +167,21 @@ class _JackknifeRows(SortedRows):
         return Jackknife(value, each, weight, least_spread, biased)
 
 
-def standard_error(without_each: Array, weight: Array, least: float) -> float:
-    """The jackknife's standard error of a statistic, from its leave-one-out values; at least ``least``."""
-    n = float(weight.sum())
-    centred = without_each - float(weight @ without_each) / n
-    return max(math.sqrt((n - 1) / n * float(weight @ np.square(centred))), least)
-
-
-def difference(a: Jackknife, b: Jackknife, level: float) -> Difference:
-    """Confidence interval and test of the difference of two models' statistics.
-
-    The standard error of a difference is at least the difference of the standard errors. That matters if both models
-    are calibrated and one is much more confident: the leave-one-out values are then too similar.
-    """
-    least = abs(a.least_spread - b.least_spread)
-    return normal_difference(a.value - b.value, standard_error(a.without_each - b.without_each, a.weight, least), level)
+def difference(a: Jackknife, b: Jackknife, level: float, *, sign: float = -1.0) -> Difference:
+    """Confidence interval and test of the difference of two models' statistics; with a sign of 1, of their sum."""
+    # It matters if both are calibrated and one is far more confident: leave-one-out values are then too similar.
+    least = abs(a.least_spread + sign * b.least_spread)
+    found = Jackknife(a.value + sign * b.value, a.without_each + sign * b.without_each, a.weight, least)
+    return normal_difference(found.value, found.spread, level)
 
 
 def difference_of_sizes(a: Jackknife, b: Jackknife, level: float) -> Difference:
-    r"""The same for the absolute values of statistics that have a sign.
+    """The same for the absolute values of statistics that have a sign.
 
-    With d and s the difference and the sum of a and b,
-
-    .. math:: |a| - |b| = \max(\min(d, s), \min(-d, -s)).
-
-    So it is 0 only if d or s is, and the p-value is the larger of the two (an intersection-union test). The interval
-    covers all d and s in their intervals, so it agrees with the p-value on whether the difference can be 0.
+    With d and s the difference and the sum of a and b, it is max(min(d, s), min(-d, -s)): 0 only if d or s is. So the
+    p-value is the larger of the two, and the interval covers all d and s in their intervals.
     """
-    d = difference(a, b, level)
-    of_sum = standard_error(a.without_each + b.without_each, a.weight, a.least_spread + b.least_spread)
-    s = normal_difference(a.value + b.value, of_sum, level)
+    d, s = difference(a, b, level), difference(a, b, level, sign=1.0)
     high = max(min(d.high, s.high), min(-d.low, -s.low))
     low = -max(min(d.high, -s.low), min(-d.low, s.high))
     return Difference(low, high, max(d.p_value, s.p_value))

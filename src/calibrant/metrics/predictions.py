@@ -129,11 +129,7 @@ class Predictions:
         return Predictions(confidence, correct, probabilities, logits, target, weight, self.names)
 
     def group_by(self, groups: Values) -> "dict[Any, Predictions]":
-        """Split the samples by their group, in sorted order.
-
-        Args:
-            groups: Group of each sample, ``(N,)``: strings or numbers, in any container.
-        """
+        """Split the samples by their group, ``(N,)`` strings or numbers in any container, in sorted order."""
         array = frames.as_array(groups)
         if array.shape != (self.samples,):
             raise ValueError(
@@ -250,7 +246,7 @@ def predictions(
 
     Everything may be a NumPy array, a torch tensor on any device, a list, or a data frame or series of any library.
     A target of 0 and 1 in the shape of the values is taken as multi-label, unless it could be one-hot: then
-    ``multi_label`` must say which. Logits of labels go through a sigmoid each, those of classes through a softmax.
+    ``multi_label`` must say which.
 
     Args:
         confidence: Confidence in the prediction, or probability of an event, in [0, 1], ``(N,)``; or checked
@@ -271,16 +267,6 @@ def predictions(
 
     Warns:
         InputWarning: If logits look like probabilities, or probabilities like a softmax over one class.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> data = metrics.predictions(
-        ...     probabilities=[[0.9, 0.1], [0.2, 0.8]], target=["cat", "dog"], classes=["cat", "dog"]
-        ... )
-        >>> data.target.tolist(), data.names
-        ([0, 1], ('cat', 'dog'))
-        >>> metrics.predictions(probabilities=[[0.9, 0.6], [0.2, 0.8]], target=[[1, 1], [0, 1]]).task
-        'multi-label'
     """
     if isinstance(confidence, Predictions):
         others = (correct, logits, probabilities, target, sample_weight, classes, multi_label)
@@ -417,12 +403,7 @@ def views(given: Predictions, most: int = MOST) -> tuple[View, ...]:
     """Pairs of a probability and an outcome to test, by the task.
 
     Of two classes the probability of class 1; of several the top label and each class; of labels each label; of pairs
-    the confidence. If there are more classes or labels than ``most``, those that the model expects most often are
-    taken: they are chosen by the probabilities alone, so a test of them stays valid.
-
-    Args:
-        given: Checked predictions.
-        most: Most classes or labels.
+    the confidence. Of more classes or labels than ``most``, those that the model expects most often, whatever came.
     """
     task = given.task
     if task == "confidence":

@@ -5,14 +5,15 @@ from typing import Literal, NamedTuple, Unpack
 import numpy as np
 
 from calibrant import inputs
-from calibrant.frames import Array, Marks
+from calibrant.frames import Array, IndexArray, Marks
 from calibrant.inputs import IGNORED
 from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions, row_blocks, views
-from calibrant.metrics.ties import Block, RowStatistic, Ties, sums_of
+from calibrant.metrics.ties import Block, DrawsMetric, Ties, sums_of
 from calibrant.metrics.unbinned import CumulativeSums
 
 ProperScore = Literal["log_loss", "brier"]
-NEWTON_STEPS = 50
+# This far from any sensible temperature, the log loss is that of its limit.
+FAR = 1e12
 # What a probability of 0 counts as: the smallest normal number of float32.
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
 
@@ -53,22 +54,16 @@ def gap(confidence: Confidence = None, correct: Correct = None, **keywords: Unpa
     return mean_confidence(data) - came_true(data)
 
 
-def gap_rows(given: Predictions) -> RowStatistic:
-    """Signed gap of each row of residuals."""
-
-    def value(residual: Array) -> Array:
-        total: Array = residual.sum(1)
-        return -total / given.total
-
-    return value
+def gap_of_draws(_: Predictions) -> DrawsMetric:
+    """Signed gap of many draws."""
+    return lambda ties: -ties.residual.sum(-1) / ties.samples.sum(-1)
 
 
 def log_loss(data: Predictions | None = None, /, **keywords: Unpack[Keywords]) -> float:
     """Log loss (NLL): the mean negative log-likelihood of the target, in nats; of several labels, over all labels.
 
-    From logits it is exact. A probability of 0, which a saved softmax may have by rounding, counts as 1.2e-38, the
-    smallest normal number of float32, in every dtype: one sample does not make the mean infinite, and a file has one
-    value, whatever its precision.
+    From logits it is exact. A probability of 0, which a saved softmax may have by rounding, counts as 1.2e-38 in every
+    dtype, the smallest normal number of float32, so that one sample does not make the mean infinite.
     """
     checked = predictions(data, **keywords)
     checked.of_classes("log loss")
@@ -77,31 +72,30 @@ def log_loss(data: Predictions | None = None, /, **keywords: Unpack[Keywords]) -
 
 def log_losses(data: Predictions) -> Array:
     """Negative log-likelihood of the target of each sample; of each pair, if only these are known, or of each label."""
+    if data.logits is not None and data.target is not None:
+        if data.task != "multi-label":
+            return _losses_of_logits(data.logits, data.target)
+        logits = data.logits[data.target != IGNORED].astype(np.float64)
+        with np.errstate(under="ignore"):
+            losses: Array = np.logaddexp(0, np.where(data.correct, -logits, logits))
+        return losses
     if data.probabilities is None or data.target is None or data.task == "multi-label":
-        return _pair_losses(data)
-    if data.logits is None:
-        of_target = data.probabilities[np.arange(len(data.target)), data.target]
-        return -np.log(np.maximum(of_target, SMALLEST_PROBABILITY), dtype=np.float64)
-    losses = np.empty(len(data.target))
-    for rows in row_blocks(len(data.target)):
-        block = data.logits[rows].astype(np.float64)
+        chance = np.where(data.correct, data.confidence, 1 - data.confidence)
+    else:
+        chance = data.probabilities[np.arange(len(data.target)), data.target]
+    return -np.log(np.maximum(chance, SMALLEST_PROBABILITY), dtype=np.float64)
+
+
+def _losses_of_logits(logits: Array, target: IndexArray, temperature: float = 1.0) -> Array:
+    losses = np.empty(len(target))
+    for rows in row_blocks(len(target)):
+        block = logits[rows].astype(np.float64) / temperature
         largest = block.max(1)
         with np.errstate(over="ignore", under="ignore"):  # the exponential of a large negative logit is 0
             loss = np.log(np.exp(block - largest[:, np.newaxis]).sum(1))
-        loss += largest - block[np.arange(len(block)), data.target[rows]]
+        loss += largest - block[np.arange(len(block)), target[rows]]
         losses[rows] = loss
     return losses
-
-
-def _pair_losses(data: Predictions) -> Array:
-    if data.logits is None or data.target is None:
-        of_truth = np.where(data.correct, data.confidence, 1 - data.confidence)
-        chances: Array = np.log(np.maximum(of_truth, SMALLEST_PROBABILITY), dtype=np.float64)
-        return -chances
-    logits = data.logits[data.target != IGNORED].astype(np.float64)
-    signed: Array = np.where(data.correct, logits, -logits)
-    with np.errstate(under="ignore"):
-        return np.logaddexp(0, -signed)
 
 
 def brier(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
@@ -144,11 +138,10 @@ def aurc(confidence: Confidence = None, correct: Correct = None, **keywords: Unp
 
 
 class RiskCoverage:
-    """The error rates of the k most confident samples, summed over k, from ties in ascending order.
+    """The error rates of the k most confident samples, summed over k, from ties in ascending order."""
 
-    With K samples and E errors above a group of n samples with error rate r, it adds
-    (E + r) / (K + 1) + ... + (E + n r) / (K + n) = n r + (E - K r) (1 / (K + 1) + ... + 1 / (K + n)).
-    """
+    # With K samples and E errors above a group of n samples with error rate r, it adds
+    # (E + r) / (K + 1) + ... + (E + n r) / (K + n) = n r + (E - K r) (1 / (K + 1) + ... + 1 / (K + n)).
 
     def __init__(self, data: Predictions) -> None:
         self.above = data.total
@@ -219,18 +212,13 @@ def decomposition(
 ) -> Decomposition:
     """Split log loss or Brier score into calibration and refinement.
 
-    The calibration part is what the best map of the probabilities would gain on these same samples. The maps are
-
-    - all increasing maps of the probability (isotonic regression, as in CORP) for pairs, two classes and labels; and
-      for the Brier score of several classes, which is the sum of those of each class against the rest;
-    - all temperatures for the log loss of several classes, which is no such sum.
-
-    As the map is chosen on the samples it is judged on, the calibration part of a calibrated model is slightly above 0
-    (Dimitriadis, Gneiting, Jordan, PNAS 2021; Berta et al., "Rethinking Early Stopping", 2025).
+    The calibration part is what the best map of the probabilities would gain on these same samples, so that of a
+    calibrated model is slightly above 0 (Dimitriadis, Gneiting, Jordan, PNAS 2021; Berta et al., "Rethinking Early
+    Stopping", 2025). The maps are all increasing ones of a probability (isotonic regression, as in CORP); for the log
+    loss of several classes, all temperatures.
 
     Args:
-        score: ``"log_loss"``, in nats, or ``"brier"``; the Brier score is summed over classes, as
-            :func:`calibrant.metrics.brier` does. Both are averaged over labels.
+        score: ``"log_loss"`` or ``"brier"``, as the functions of these names define them.
 
     Example:
         >>> import numpy as np
@@ -243,25 +231,33 @@ def decomposition(
     """
     inputs.check_choice("score", score, ("log_loss", "brier"))
     data = predictions(confidence, correct, **keywords)
-    task = data.task
-    if task == "multi-class" and score == "log_loss":
-        return _by_temperature(data)
+    if score == "log_loss":
+        loss = mean_of(log_losses(data), data)
+        if data.task == "multi-class":
+            refinement = min(_lowest_over_temperatures(data), loss)
+            _, target = data.of_classes("the log loss")
+            shares = np.bincount(target, data.weight) / data.total
+            entropy = -float((shares * np.log(np.maximum(shares, SMALLEST_PROBABILITY))).sum())
+            return Decomposition(loss, loss - refinement, refinement, "temperature", entropy)
+    else:
+        loss = mean_of(brier_losses(data), data)
     judged = [view.pairs for view in views(data, most=data.classes or 1) if view.kind != "top label"]
-    parts = np.array([_by_isotonic(pairs, score) for pairs in judged])
-    loss, refinement, uncertainty = parts.mean(0).tolist()
-    if task in ("binary", "multi-class") and score == "brier":
-        # Of two classes only one is a view; the other has the same parts.
-        loss, refinement, uncertainty = (part * (data.classes or 1) for part in (loss, refinement, uncertainty))
-    if task == "binary" and score == "log_loss":
-        loss = log_loss(data)  # from logits it is exact, where a probability rounds to 1
-        refinement = min(loss, refinement)
+    known = [pairs for pairs in judged if pairs.total > 0]  # a label may be ignored everywhere
+    parts = [_by_isotonic(pairs, score) for pairs in known]
+    refinement, uncertainty = np.average(parts, axis=0, weights=[pairs.total for pairs in known]).tolist()
+    if score == "brier" and data.classes is not None and data.task != "multi-label":
+        # Summed over classes. Of two only one is a view; the other has the same parts.
+        refinement, uncertainty = refinement * data.classes, uncertainty * data.classes
+    refinement = min(refinement, loss)
     maps = "isotonic" if len(judged) == 1 else "isotonic, each class"
     return Decomposition(loss, loss - refinement, refinement, maps, uncertainty)
 
 
 def top_label_parts(data: Predictions) -> Decomposition:
-    """Parts of :func:`calibrant.metrics.brier_top`."""
-    loss, refinement, uncertainty = _by_isotonic(data, "brier")
+    """Parts of :func:`brier_top`."""
+    loss = brier_top(data)
+    refinement, uncertainty = _by_isotonic(data, "brier")
+    refinement = min(refinement, loss)
     return Decomposition(loss, loss - refinement, refinement, "isotonic", uncertainty)
 
 
@@ -280,8 +276,8 @@ def brier_uncertainty(confidence: Confidence = None, correct: Correct = None, **
     return predictions(confidence, correct, **keywords).once(top_label_parts).uncertainty
 
 
-def _by_isotonic(pairs: Predictions, score: ProperScore) -> tuple[float, float, float]:
-    """The score of pairs; of the increasing map of them that has the lowest; and of the rate of outcomes."""
+def _by_isotonic(pairs: Predictions, score: ProperScore) -> tuple[float, float]:
+    """The score of the increasing map of pairs that has the lowest, and of the rate of outcomes."""
 
     def mean(p: Array, samples: Array, right: Array) -> float:
         if score == "brier":
@@ -291,56 +287,26 @@ def _by_isotonic(pairs: Predictions, score: ProperScore) -> tuple[float, float, 
             each = -right * np.log(floored) - (samples - right) * np.log(rest)
         return float(each.sum() / samples.sum())
 
-    loss = brier_top(pairs) if score == "brier" else mean(*pairs.ties)
     samples, right = sums_of(pairs, IsotonicPools).pooled()
-    refinement = min(mean(right / samples, samples, right), loss)
-    return loss, refinement, mean(np.full(len(right), right.sum() / samples.sum()), samples, right)
+    rate = np.full(len(right), right.sum() / samples.sum())
+    return mean(right / samples, samples, right), mean(rate, samples, right)
 
 
-def _by_temperature(data: Predictions) -> Decomposition:
-    """Parts of the log loss, by its minimum over temperatures: Newton's method in the inverse, a convex problem."""
+def _lowest_over_temperatures(data: Predictions) -> float:
+    """The log loss at the best temperature."""
+    from calibrant.posthoc.scaling import TemperatureError, best_temperature
+
     probabilities, target = data.of_classes("the log loss")
-    logits = data.logits if data.logits is not None else np.log(np.maximum(probabilities, SMALLEST_PROBABILITY))
-    weight = data.counts
-
-    def at(inverse: float) -> tuple[float, float, float]:
-        value = slope = curve = 0.0
-        for rows in row_blocks(len(target)):
-            block = logits[rows].astype(np.float64)
-            block -= block.max(1, keepdims=True)
-            share, of_target = weight[rows], block[np.arange(len(block)), target[rows]]
-            with np.errstate(under="ignore"):
-                powers = np.exp(inverse * block)
-            totals = powers.sum(1)
-            mean = (powers * block).sum(1) / totals
-            value += float(share @ (np.log(totals) - inverse * of_target))
-            slope += float(share @ (mean - of_target))
-            curve += float(share @ ((powers * block**2).sum(1) / totals - mean**2))
-        return value / weight.sum(), slope / weight.sum(), curve / weight.sum()
-
-    low, high, inverse = 0.0, np.inf, 1.0
-    loss, slope, curve = at(inverse)
-    best = loss
-    for _ in range(NEWTON_STEPS):
-        low, high = (low, inverse) if slope > 0 else (inverse, high)
-        new = inverse - slope / curve if curve > 0 else np.nan
-        if not low < new < high:
-            new = (low + high) / 2 if high < np.inf else 2 * inverse
-        if abs(new - inverse) <= 1e-9 * inverse:
-            break
-        inverse = float(new)
-        value, slope, curve = at(inverse)
-        best = min(best, value)
-    shares = np.bincount(target, weight) / weight.sum()
-    entropy = -float((shares * np.log(np.maximum(shares, SMALLEST_PROBABILITY))).sum())
-    return Decomposition(loss, loss - best, best, "temperature", entropy)
+    logits = np.log(np.maximum(probabilities, SMALLEST_PROBABILITY)) if data.logits is None else data.logits
+    try:
+        temperatures = [best_temperature(logits, target, data.weight)]
+    except TemperatureError as error:  # the best is 0 or infinite
+        temperatures = [error.bounded / FAR, error.bounded * FAR]
+    return min(mean_of(_losses_of_logits(logits, target, each), data) for each in temperatures)
 
 
 class IsotonicPools:
-    """Ties pooled until accuracy rises with confidence.
-
-    Pools of the whole are made of pools of its parts: blocks are pooled one by one, and then their few pools together.
-    """
+    """Ties pooled until accuracy rises with confidence: in each block, and then the few pools of all blocks."""
 
     def __init__(self, _: Predictions) -> None:
         self.pools: list[tuple[Array, Array]] = []

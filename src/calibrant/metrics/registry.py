@@ -1,7 +1,6 @@
 """The table of metrics: name, function, label, unit, meaning, convention, and what tests need of each.
 
-`evaluate`, inference, reports, the command line and predictions beyond memory read it. A key is the name of a function
-in :mod:`calibrant.metrics`.
+A key is the name of a function in :mod:`calibrant.metrics`.
 """
 
 import math
@@ -17,7 +16,7 @@ from calibrant.metrics import binned, jackknife, proper, unbinned
 from calibrant.metrics.binned import ConventionName
 from calibrant.metrics.jackknife import Jackknife
 from calibrant.metrics.predictions import Predictions, Task
-from calibrant.metrics.ties import RowStatistic
+from calibrant.metrics.ties import DrawsMetric
 
 # A metric by its key, or a function of the user.
 Chosen = str | Callable[[Predictions], Any]
@@ -41,7 +40,7 @@ class Metric:
             it measures something else too, so that low and high values alike show miscalibration; ``"own"`` of a
             user's function, which grows as calibration gets worse.
         more_is_better: Whether a larger value is better.
-        rows: Computes it from many rows of residuals at once, for predictions that differ in nothing else.
+        of_draws: Computes it for many draws of the same ties at once.
         jackknife: Computes it with all leave-one-out values, if it is a U-statistic.
         minimum: Fewest samples that it needs.
         of_classes: Whether it uses all classes if they are known, not only the predicted one.
@@ -58,7 +57,7 @@ class Metric:
     evaluated: bool = True
     kind: Literal["error", "signed", "mixed", "own"] = "error"
     more_is_better: bool = False
-    rows: Callable[[Predictions], RowStatistic] | None = None
+    of_draws: Callable[[Predictions], DrawsMetric] | None = None
     jackknife: Callable[[Predictions], Jackknife] | None = None
     minimum: int = 1
     of_classes: bool = False
@@ -129,12 +128,7 @@ def number(metric: str, value: float) -> str:
 
 
 def metrics_table(bins: int | None = None, convention: ConventionName = "paper") -> dict[str, Metric]:
-    """Every metric, in the order shown.
-
-    Args:
-        bins: Number of bins of the binned metrics; by default the convention's, or 15 of equal mass.
-        convention: Convention of the bins of equal width.
-    """
+    """Every metric, in the order shown, with the bins of :func:`calibrant.metrics.evaluate`."""
     rule = binned.convention_of(convention, bins)
     mass = binned.MASS_BINS if bins is None else bins
     widths: dict[str, Any] = {"bins": bins, "convention": convention}
@@ -150,14 +144,14 @@ def metrics_table(bins: int | None = None, convention: ConventionName = "paper")
         Metric(
             "gap", proper.gap, "gap", "%", "confidence - accuracy",
             "Mean confidence minus accuracy: above 0 over-confident, below 0 under-confident.",
-            rows=proper.gap_rows, jackknife=jackknife.gap_jackknife, kind="signed", span=(-1.0, 1.0),
+            of_draws=proper.gap_of_draws, jackknife=jackknife.gap_jackknife, kind="signed", span=(-1.0, 1.0),
             remark=_share_of_positives,
         ),
         Metric(
             "ece", partial(binned.ece, **widths), "ECE", "%", f"{convention}: {rule.describe()}",
             "Distance between confidence and accuracy in bins of confidence, averaged over samples. It depends on the "
             "bins: compare values of one convention only.",
-            rows=partial(binned.ece_rows, **widths),
+            of_draws=partial(binned.ece_of_draws, **widths),
         ),
         Metric(
             "equal_mass_ece", partial(binned.equal_mass_ece, bins=mass), "equal-mass ECE", "%",
@@ -188,12 +182,12 @@ def metrics_table(bins: int | None = None, convention: ConventionName = "paper")
         Metric(
             "ks_error", unbinned.ks_error, "KS error", "%", "cumulative, ties grouped",
             "Largest distance between cumulative confidence and cumulative accuracy. No bins.",
-            rows=unbinned.ks_rows,
+            of_draws=unbinned.ks_of_draws,
         ),
         Metric(
             "esd", unbinned.esd, "ESD", "", "unbiased, may be below 0",
             "Mean squared distance between these two curves. No bins; unbiased, so chance can take it below 0.",
-            rows=unbinned.esd_rows, jackknife=jackknife.esd_jackknife, minimum=3,
+            of_draws=unbinned.esd_of_draws, jackknife=jackknife.esd_jackknife, minimum=3,
         ),
         Metric(
             "integrated_calibration_index", unbinned.integrated_calibration_index, "ICI", "%",
@@ -204,7 +198,7 @@ def metrics_table(bins: int | None = None, convention: ConventionName = "paper")
             "mmce_unbiased", unbinned.mmce_unbiased, "MMCE²", "", "unbiased, Laplace kernel 0.4",
             "Maximum mean calibration error, squared: products of the gaps of samples with similar confidence, "
             "averaged. Unbiased, so chance can take it below 0.",
-            rows=unbinned.mmce_rows, jackknife=jackknife.mmce_jackknife, minimum=2,
+            of_draws=unbinned.mmce_of_draws, jackknife=jackknife.mmce_jackknife, minimum=2,
         ),
         Metric(
             "skce", unbinned.skce, "SKCE", "", "unbiased, kernel of width 1",

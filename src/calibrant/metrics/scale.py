@@ -1,9 +1,7 @@
 """Exact calibration statistics of predictions that do not fit in memory, by DuckDB or Spark, and tests from their sums.
 
-The tests need no samples. They see sums in 65,536 cells of confidence, neighbours merged while they hold few
-samples, as predictions with weights: each cell once right and once wrong. A cell is at most 1/1024 wide, so its
-variance differs from that of the samples by less than 0.1 %. The data are tested by the same cells: a test keeps its
-level, and only misses an error that changes sign within a cell.
+The tests see sums in cells of confidence as predictions with weights, each cell once right and once wrong. The data
+are tested by the same cells: a test keeps its level, and only misses an error that changes sign within a cell.
 """
 
 import os
@@ -26,7 +24,7 @@ from calibrant.files.layout import Columns
 from calibrant.frames import Array, IndexArray
 from calibrant.metrics import scale_sql as sql
 from calibrant.metrics import tests
-from calibrant.metrics.binned import BinTable
+from calibrant.metrics.binned import BinTable, convention_of, table_of
 from calibrant.metrics.predictions import Predictions, View
 from calibrant.metrics.scale_pairs import Query, SqlSource, find_pairs
 from calibrant.metrics.scale_sql import PairQuery, RangeSums
@@ -59,19 +57,11 @@ def __dir__() -> list[str]:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Calibration of a set of predictions: the scores of ``metrics`` that SQL computes, under their names.
+    """Calibration of a set of predictions: scores that the functions of ``calibrant.metrics`` give, and what they need.
 
     Attributes:
-        samples: Number N of predictions.
-        accuracy: Share of correct predictions.
-        mean_confidence: Mean confidence in the predicted class.
-        gap: Mean confidence minus accuracy.
-        ece: Expected calibration error with the equal-width, right-closed bins of ``bins``.
-        mce: Largest gap of a bin that is not empty.
-        ks_error: Kolmogorov-Smirnov calibration error, ties grouped.
-        esd: Expected squared difference, unbiased; it can be negative.
-        brier_top: Mean squared difference of confidence and correctness of the predicted class.
-        bins: The sums of each bin, for a reliability diagram.
+        samples: Number of predictions.
+        bins: The sums of each bin of ECE and MCE, for a reliability diagram.
         views: What can be tested, as pairs with weights from cells: the confidence, the top label, or the risk of class
             1 of two; and single classes of several, if they were asked for.
         classes: Number of classes, if known.
@@ -123,11 +113,10 @@ def statistics_duckdb(
     temp_dir: Path | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Statistics:
-    r"""Exact statistics of a file of predictions of any size, in bounded memory.
+    """Exact statistics of a file of predictions of any size, in bounded memory: :doc:`/larger_than_memory`.
 
     The file is read twice: once to check it and to find the distribution of confidences, once to group ties,
-    sort and sum. Single classes take a third scan, and a fourth to choose them if there are too many. Data beyond the
-    memory limit go to a temporary directory, which is removed at the end, even after an error.
+    sort and sum. Single classes take a third scan, and a fourth to choose them if there are too many.
 
     Args:
         source: A ``.parquet``, ``.csv``, ``.tsv`` or ``.jsonl`` file, also gzipped, a folder of them, or a pattern such
@@ -144,17 +133,6 @@ def statistics_duckdb(
 
     Raises:
         ValueError: If the file is invalid; the message names the file and the remedy.
-
-    Example:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder, "predictions.csv")
-        ...     rows = [f"{0.5 + i / 200},{i % 4 > 0}" for i in range(100)]
-        ...     _ = path.write_text("\n".join(["confidence,correct", *rows]))
-        ...     found = statistics_duckdb(path)
-        >>> found.samples, round(found.accuracy, 3), round(found.ece, 3), round(found.ks_error, 4)
-        (100, 0.75, 0.13, 0.0637)
     """
     import duckdb
 
@@ -198,10 +176,7 @@ def statistics_spark(
         source: A ``.parquet`` or ``.csv`` path as Spark understands it, or a DataFrame. It is read twice, so
             cache a DataFrame that is costly to compute.
         session: The session to use; by default the active one, else a local one that is stopped at the end.
-        columns: As for `statistics_duckdb`, like the next three.
-        bins: Number of bins.
-        risk: Whether to judge the probability of class 1 of two.
-        most_classes: Most single classes to sum.
+        columns: As for `statistics_duckdb`, and so are ``bins``, ``risk`` and ``most_classes``.
         partitions: Number of ranges of the confidence, from 2 to 256; by default one for each million rows.
 
     Raises:
@@ -238,13 +213,10 @@ def statistics_spark(
 
 
 def as_pairs(cells: Ties) -> Predictions:
-    """Cells as predictions with weights, each once right and once wrong.
-
-    Neighbours are one cell while they hold few samples and are near each other.
-    """
+    """Cells as predictions with weights, each once right and once wrong."""
     z, samples, right = cells
     so_far = samples.cumsum()
-    # Cells of one slice of the samples and one slice of [0, 1] are merged.
+    # Neighbours of one slice of the samples and one slice of [0, 1] are merged.
     slices = np.floor((so_far - samples / 2) / (SHARE * so_far[-1])), np.floor(z / WIDTH)
     changes = np.logical_or.reduce([np.diff(each, prepend=-1) != 0 for each in slices])
     # A confidence of 1 is never wrong, and stays apart.
@@ -282,7 +254,8 @@ def _statistics(
     wanted = ranges or min(max(2, -(-samples // sql.ROWS_PER_RANGE)), sql.MOST_RANGES)
     statement = sql.sums_statement(pairs, bins, sql.cuts(quantiles, wanted))
     rows = source.query(statement, 0.6 if most_classes else 1.0)
-    sums = RangeSums(*np.array([tuple(row) for row in rows], np.float64).T)
+    # Sorted, so that the order in which threads finish does not change the rounding.
+    sums = RangeSums(*np.array(sorted(tuple(row) for row in rows), np.float64).T)
     classes = {}
     if most_classes > 0 and pairs.classes is not None and pairs.classes > 2:
         classes = _cells_of_classes(source, pairs, most_classes)
@@ -323,8 +296,8 @@ def _statistics(
 def _bin_table(sums: RangeSums, bins: int, dtype: np.dtype[Any]) -> BinTable:
     # SQL counts bins from 1, and gives 0 for a confidence of 0, which belongs to the first bin.
     place = np.maximum(sums.bin.astype(np.int64) - 1, 0)
-    edges = (np.arange(bins + 1) / bins).astype(dtype).astype(np.float64)
-    return BinTable(edges[:-1], edges[1:], *_added(sums, place, bins))
+    edges = convention_of("paper", bins).edges_like(np.zeros(0, dtype))
+    return table_of(edges, np.stack(_added(sums, place, bins)))
 
 
 def _cells(sums: RangeSums) -> Ties:

@@ -41,21 +41,13 @@ class SqlSource(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Columns of scores: one of lists, one plain (the score of one event), or one for each class.
-
-    Attributes:
-        columns: The columns.
-        classes: Number of scores per row.
-        name: Name of the scores in error messages.
-        logits: Whether the scores are logits.
-        divisor: 100 if they are percentages.
-    """
+    """Columns of scores: one of lists, one plain (the score of one event), or one for each class."""
 
     columns: Sequence[Column]
-    classes: int
-    name: str
+    classes: int  # number of scores in a row
+    name: str  # in error messages
     logits: bool
-    divisor: int
+    divisor: int  # 100 if they are percentages
 
     @property
     def type(self) -> str:
@@ -64,10 +56,7 @@ class Scores(NamedTuple):
 
 
 def find_pairs(source: SqlSource, found: Sequence[Column], columns: Columns, *, risk: bool) -> PairQuery:
-    """Find the predictions of the source, in the layout that `Columns` describes.
-
-    With ``risk``, pairs of two classes are the probability of class 1 and whether it came.
-    """
+    """Find the predictions of the source; with ``risk``, those of two classes are the probability of class 1."""
     by_name = {column.name: column for column in found}
     layout = _layout(by_name, columns)
     label = by_name[layout.labels[0]]
@@ -105,11 +94,7 @@ def find_pairs(source: SqlSource, found: Sequence[Column], columns: Columns, *, 
 
 
 def _layout(by_name: Mapping[str, Column], columns: Columns) -> Layout:
-    """The layout, if it is one that SQL can read.
-
-    Raises:
-        ValueError: If it is not; the message says what to do.
-    """
+    """The layout, if it is one that SQL can read; an error that says what to do if it is not."""
     in_memory = "need the samples in memory: choose --engine memory"
     if columns.weight is not None:
         raise ValueError(f"weights {in_memory}, or leave them out")
@@ -152,15 +137,7 @@ def _scores_in_a_row(source: SqlSource, values: Sequence[Column]) -> int:
 
 
 def _pairs(source: SqlSource, scores: Scores, target: str, label: str, judged: Judged) -> PairQuery:
-    """Pairs of the predicted class; or of an event: that a confidence was right, or that class 1 of two came.
-
-    Args:
-        source: Where they are.
-        scores: Columns of the scores.
-        target: Expression of the label: the class, or whether the event came.
-        label: Column of the label.
-        judged: What the confidence of a pair is.
-    """
+    """Pairs of the predicted class, or of an event; ``target`` is the expression of the class, or of the event."""
     dialect, name, kind = source.dialect, scores.name, scores.type
     several = scores.classes > 1
     checks = [Check("s IS NULL", f"have no {name}: fill them in or leave those rows out")]
@@ -216,8 +193,7 @@ def _pairs(source: SqlSource, scores: Scores, target: str, label: str, judged: J
 def _tops(source: SqlSource, scores: Scores, target: str) -> tuple[str, float]:
     """Expressions that end in ``tops``, and how far a sum of probabilities may be from 1.
 
-    Their columns are the scores s, the label t, the largest and the smallest score, and whole: what probabilities that
-    are rounded are divided by.
+    Columns: the scores s, the label t, the largest and smallest score, and whole, what rounded ones are divided by.
     """
     dialect, query, table = source
     share = f" / {scores.divisor}" * (scores.divisor > 1)

@@ -1,9 +1,8 @@
 """The SQL behind `calibrant.metrics.scale`: one statement for DuckDB and Spark, and the meaning of its sums.
 
 Confidences are cut into ranges of about equally many rows, so that running sums are windows over one range
-each, not one window over everything. A range returns sums of powers of its own running sum; the running sum
-at its lower end, a constant, is added to those afterwards. That is exact, and it takes one statement. Its rows are
-also apart by cells of confidence, fine ones, from which the test of calibration draws.
+each. A range returns sums of powers of its own running sum; the one at its lower end, a constant, is added
+afterwards, which is exact. Rows are also apart by cells of confidence, from which the test of calibration draws.
 """
 
 import math
@@ -92,29 +91,17 @@ class PairQuery:
     """Common table expressions that end in ``pairs``, and what is known about them.
 
     The columns of pairs are z (confidence), c (0 or 1), and whole, what rounded probabilities are divided by, else 1.
-
-    Attributes:
-        text: The expressions.
-        type: Type of the confidence.
-        checks: What no row may be.
-        judged: What z is: the confidence, the risk of class 1 of two, or the probability of the top label.
-        shares: Common table expression ``shares`` of lists x, what they are to be divided by, whole, and the target t.
-        label: Column of the labels.
-        classes: Number of classes, if known.
-        names: Names of the classes, if known.
-        assumed: What the values are called, if nothing but the labels names their classes.
-        notices: What was assumed, in sentences.
     """
 
     text: str
-    type: str
+    type: str  # of the confidence
     checks: tuple[Check, ...]
-    judged: Judged
-    shares: str
-    label: str
+    judged: Judged  # what z is
+    shares: str  # expression ``shares`` of lists x, what they are to be divided by, whole, and the target t
+    label: str  # column of the labels
     classes: int | None = None
     names: tuple[str, ...] | None = None
-    assumed: str = ""
+    assumed: str = ""  # what the values are called, if nothing but the labels names their classes
     notices: tuple[str, ...] = ()
 
     def name(self, k: int) -> str:
@@ -143,10 +130,7 @@ def expected_statement(dialect: Dialect, pairs: PairQuery) -> str:
 
 
 def classes_statement(dialect: Dialect, pairs: PairQuery, chosen: Sequence[int]) -> str:
-    """Sums of the probability of each class in cells of it, which are finer towards 0, where most of them are.
-
-    A row has the class, samples, how many of them have the class, and the sum of probabilities.
-    """
+    """Rows of a class, samples, how many have the class, and the sum of its probabilities, in cells finer towards 0."""
     return f"""
 WITH {pairs.text}, {pairs.shares},
 each AS ({dialect.exploded.format("shares")}),
@@ -160,12 +144,7 @@ FROM marked GROUP BY k, CAST(floor(sqrt(p) * {CLASS_CELLS}) AS INT)
 
 
 def cuts(quantiles: Sequence[float], ranges: int) -> list[float]:
-    """At most ``ranges - 1`` of the quantiles, evenly chosen and distinct: where one range ends.
-
-    Example:
-        >>> cuts([0.1, 0.5, 0.5, 0.7, 0.9], ranges=3)
-        [0.5, 0.7]
-    """
+    """At most ``ranges - 1`` of the quantiles, evenly chosen and distinct: where one range ends."""
     chosen = [quantiles[len(quantiles) * i // ranges] for i in range(1, ranges)]
     return sorted(set(chosen))
 
@@ -236,22 +215,18 @@ def combine(sums: RangeSums) -> tuple[float, float]:
     """KS error and ESD of all ranges, from the sums of each.
 
     With P = o + p, where o is the sum of residuals in the ranges below, and s likewise counted from below,
-    ESD = sum of [n P^2 - 2 P d + q - q (N - 1 - s)] / (N (N - 1) (N - 2)): multiply out, and only sums over
-    a range remain. See :func:`calibrant.functional.esd` for the formula without groups of ties.
+    ESD = sum of [n P^2 - 2 P d + q - q (N - 1 - s)] / (N (N - 1) (N - 2)): multiply out.
     """
-    samples = math.fsum(sums.n)
-    drift = largest = below = 0.0
-    terms: list[float] = []
-    order = np.argsort(sums.part, kind="stable")
-    starts = np.flatnonzero(np.diff(sums.part[order], prepend=-1))
-    for chosen in np.split(order, starts[1:]):
-        rows = RangeSums(*(column[chosen] for column in sums))
-        n, d, q = math.fsum(rows.n), math.fsum(rows.d), math.fsum(rows.q)
-        largest = max(largest, drift + float(rows.highest_p.max()), -(drift + float(rows.lowest_p.min())))
-        terms += [
-            drift * drift * n, 2 * drift * math.fsum(rows.n_p), *rows.n_pp,
-            -2 * drift * d, *(-2 * rows.p_d), -q * (samples - 2 - below), *rows.q_s,
-        ]  # fmt: skip
-        drift += d
-        below += n
-    return largest / samples, math.fsum(terms) / (samples * (samples - 1) * (samples - 2))
+    part, samples = sums.part.astype(np.intp), math.fsum(sums.n)
+    residual_of, samples_of = np.bincount(part, sums.d), np.bincount(part, sums.n)
+    drift = (residual_of.cumsum() - residual_of)[part]
+    below = (samples_of.cumsum() - samples_of)[part]
+    terms = [
+        drift**2 * sums.n,
+        2 * drift * (sums.n_p - sums.d),
+        sums.n_pp - 2 * sums.p_d,
+        sums.q_s - sums.q * (samples - 2 - below),
+    ]
+    esd = math.fsum(np.concatenate(terms)) / (samples * (samples - 1) * (samples - 2))
+    largest = max(float((drift + sums.highest_p).max()), -float((drift + sums.lowest_p).min()))
+    return largest / samples, esd

@@ -44,11 +44,6 @@ def group_coverage(sets: Values, target: Values, groups: Values | Iterable[Hasha
     Args:
         sets: As in :func:`coverage`, and so is ``target``.
         groups: Group of each sample, any labels, ``(N,)``.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> metrics.group_coverage([[1, 0], [0, 1], [1, 1]], target=[0, 0, 1], groups=["a", "b", "a"])
-        {'a': 1.0, 'b': 0.0}
     """
     _, covered = _checked(sets, target)
     arrays = isinstance(groups, np.ndarray) or is_tensor(groups) or frames.opened(groups) is not None
@@ -66,20 +61,14 @@ def size_stratified_coverage(
 ) -> float:
     r"""Smallest coverage among strata of set size, :math:`\min_j \Pr(y \in S \mid l_j \le |S| \le h_j)`.
 
-    It is near the marginal coverage if sets are large where, and only where, samples are hard. The violation of
-    Angelopoulos et al. (ICLR 2021) is the largest distance of a stratum's coverage from :math:`1 - \alpha`. The minimum
-    over strata of few samples is low by chance.
+    It is near the marginal coverage if sets are large where, and only where, samples are hard (Angelopoulos et al.,
+    ICLR 2021). The minimum over strata of few samples is low by chance.
 
     Args:
         sets: As in :func:`coverage`, and so is ``target``.
         bounds: Size of the largest sets of each stratum but the last, ascending: by default the strata have 0 to 1,
             2 to 3, 4 to 6, 7 to 10, 11 to 100 and more classes.
         at_least: Number of samples of the smallest stratum that counts.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> metrics.size_stratified_coverage([[1, 0, 1], [0, 1, 0], [1, 0, 0]], target=[2, 0, 0])
-        0.5
     """
     if any(one >= other for one, other in pairwise(bounds)) or min(bounds, default=0) < 0:
         raise ValueError(f"bounds must be ascending sizes of sets, from 0, got {tuple(bounds)}")

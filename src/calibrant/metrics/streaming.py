@@ -5,6 +5,7 @@ for each: confidence, rounded to float32, and correctness packed into one intege
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self
 
@@ -12,7 +13,15 @@ import numpy as np
 
 from calibrant import inputs
 from calibrant.frames import Array
-from calibrant.metrics.binned import BinTable, ConventionName, bin_sums, classwise_gaps, convention_of, table_of
+from calibrant.metrics.binned import (
+    BinTable,
+    ConventionName,
+    bin_sums,
+    classwise_sums,
+    convention_of,
+    mean_of_classes,
+    table_of,
+)
 from calibrant.metrics.predictions import Predictions, predictions
 from calibrant.metrics.ties import key_blocks, pack
 from calibrant.metrics.unbinned import CumulativeSums
@@ -55,31 +64,44 @@ class StreamingMetric(Metric):
 
         return super()._apply(moved, exclude_state)  # type: ignore[return-value]
 
-    def batch(self, first: Tensor, second: Tensor) -> Predictions:
-        """Check a batch."""
+    def update(self, first: Tensor, second: Tensor) -> None:
+        """Add a batch."""
         if self.takes == "confidence":
-            return predictions(first, second)
-        if self.takes == "logits":
-            return predictions(logits=first, target=second)
-        return predictions(probabilities=first, target=second)
+            self.add(predictions(first, second))
+        elif self.takes == "logits":
+            self.add(predictions(logits=first, target=second))
+        else:
+            self.add(predictions(probabilities=first, target=second))
+
+    def compute(self) -> Tensor:
+        """The metric of all batches; NaN if there are too few samples."""
+        return torch.tensor(self.value(), dtype=torch.float64, device=self.device)
+
+    @abstractmethod
+    def add(self, data: Predictions) -> None:
+        """Add the predictions of a batch."""
+
+    @abstractmethod
+    def value(self) -> float:
+        """The metric of all batches."""
 
 
 class _Binned(StreamingMetric):
-    """A metric of sums in each bin."""
+    """A metric of the sums of each bin: samples, confidences and right ones."""
 
     sums: Tensor
-    samples: Tensor
 
-    def __init__(self, rows: int, bins: int | None, convention: ConventionName, takes: Takes, options: Any) -> None:
+    def __init__(
+        self, classes: tuple[int, ...], bins: int | None, convention: ConventionName, takes: Takes, options: Any
+    ) -> None:
         super().__init__(takes, **options)
         self.rule = convention_of(convention, bins)
-        self.add_state("sums", torch.zeros(rows, self.rule.slots, dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("samples", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        sums = torch.zeros(*classes, 3, self.rule.slots, dtype=torch.float64)
+        self.add_state("sums", sums, dist_reduce_fx="sum")
 
-    def add_sums(self, sums: Array, samples: int) -> None:
+    def add_sums(self, sums: Array) -> None:
         """Add the sums of a batch."""
         self.sums += torch.from_numpy(sums).to(self.sums)
-        self.samples += samples
 
 
 class StreamingECE(_Binned):
@@ -111,22 +133,20 @@ class StreamingECE(_Binned):
         norm: float = 1.0,
         **options: Any,
     ) -> None:
-        super().__init__(3, bins, convention, takes, options)  # rows: samples, sum of confidence, right ones
+        super().__init__((), bins, convention, takes, options)
         self.norm = inputs.check_range("norm", norm, low=1, high=math.inf)
 
-    def update(self, first: Tensor, second: Tensor) -> None:
-        """Add a batch."""
-        data = self.batch(first, second)
-        self.add_sums(bin_sums(data.confidence, data.correct, self.rule), len(data))
+    def add(self, data: Predictions) -> None:
+        """Add the sums of a batch."""
+        self.add_sums(bin_sums(data.confidence, data.correct, self.rule))
 
     def table(self) -> BinTable:
         """The bins so far."""
         return table_of(self.rule.edges_like(np.zeros(0)), self.sums.cpu().numpy())
 
-    def compute(self) -> Tensor:
-        """ECE of all batches; NaN before the first."""
-        value = self.table().error(self.norm) if self.samples else math.nan
-        return torch.tensor(value, dtype=torch.float64, device=self.device)
+    def value(self) -> float:
+        """ECE of the bins; NaN before the first batch."""
+        return self.table().error(self.norm) if self.sums[0].any() else math.nan
 
 
 class StreamingGap(StreamingECE):
@@ -135,14 +155,14 @@ class StreamingGap(StreamingECE):
     def __init__(self, takes: Takes = "logits", **options: Any) -> None:
         super().__init__(1, "netcal", takes, **options)
 
-    def compute(self) -> Tensor:
-        """The gap of all batches."""
-        gap: Tensor = (self.sums[1] - self.sums[2]).sum() / self.samples
-        return gap
+    def value(self) -> float:
+        """The gap of the one bin."""
+        samples, confidence, right = self.sums[:, 0].tolist()
+        return (confidence - right) / samples if samples else math.nan
 
 
 class StreamingClasswiseECE(_Binned):
-    """Class-wise ECE in constant memory: a table of bins for each of so many classes."""
+    """Class-wise ECE in constant memory: the bins of each of so many classes."""
 
     def __init__(
         self,
@@ -154,20 +174,17 @@ class StreamingClasswiseECE(_Binned):
     ) -> None:
         inputs.check_choice("takes", takes, ("logits", "probabilities"))
         inputs.check_count("classes", classes)
-        # Confidence minus right ones of each class and bin: all that class-wise ECE needs.
-        super().__init__(classes, bins, convention, takes, options)
+        super().__init__((classes,), bins, convention, takes, options)
 
-    def update(self, first: Tensor, second: Tensor) -> None:
-        """Add a batch."""
-        data = self.batch(first, second)
+    def add(self, data: Predictions) -> None:
+        """Add the sums of a batch."""
         if data.classes != len(self.sums):
             raise ValueError(f"expected {len(self.sums)} classes, got {data.classes}")
-        gaps, _ = classwise_gaps(data, self.rule)
-        self.add_sums(gaps, len(data))
+        self.add_sums(classwise_sums(data, self.rule))
 
-    def compute(self) -> Tensor:
-        """Mean over classes of the ECE of all batches."""
-        return self.sums.abs().sum(1).mean() / self.samples
+    def value(self) -> float:
+        """Mean over classes of the ECE."""
+        return mean_of_classes(self.sums.cpu().numpy()) if self.sums.any() else math.nan
 
 
 class _Sorted(StreamingMetric):
@@ -179,9 +196,8 @@ class _Sorted(StreamingMetric):
         super().__init__(takes, **options)
         self.add_state("keys", [], dist_reduce_fx="cat")
 
-    def update(self, first: Tensor, second: Tensor) -> None:
-        """Add a batch."""
-        data = self.batch(first, second)
+    def add(self, data: Predictions) -> None:
+        """Add the keys of a batch."""
         packed = pack(data.confidence.astype(np.float32), data.correct).view(np.int32)
         added = torch.from_numpy(packed).to(self.device)
         # Like the digits of a binary counter: a logarithmic number of tensors, however small the batches.
@@ -190,7 +206,7 @@ class _Sorted(StreamingMetric):
         self.keys.append(added)
 
     def cumulative(self) -> CumulativeSums:
-        """ESD and KS of all batches; NaN if there are too few samples, as in a short batch."""
+        """Sums of all batches."""
         state: Any = self.keys  # after synchronisation torchmetrics leaves one tensor
         parts = [state] if isinstance(state, Tensor) else list(state)
         keys = torch.cat(parts).cpu().numpy().view(np.uint32) if parts else np.zeros(0, dtype=np.uint32)
@@ -203,14 +219,14 @@ class _Sorted(StreamingMetric):
 class StreamingESD(_Sorted):
     """ESD of all samples, exact, with 4 bytes per sample; see :func:`calibrant.metrics.esd`."""
 
-    def compute(self) -> Tensor:
-        """ESD of all batches."""
-        return torch.tensor(self.cumulative().esd, dtype=torch.float64, device=self.device)
+    def value(self) -> float:
+        """ESD of all samples."""
+        return self.cumulative().esd
 
 
 class StreamingKS(_Sorted):
     """KS error of all samples, exact, with 4 bytes per sample; see :func:`calibrant.metrics.ks_error`."""
 
-    def compute(self) -> Tensor:
-        """KS error of all batches."""
-        return torch.tensor(self.cumulative().ks, dtype=torch.float64, device=self.device)
+    def value(self) -> float:
+        """KS error of all samples."""
+        return self.cumulative().ks

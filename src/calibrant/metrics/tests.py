@@ -1,8 +1,8 @@
 """Tests of calibration against draws from the null distribution, of one view or of all with Holm's correction.
 
-Under the null hypothesis a sample is right with the probability that its confidence states. Draws for metrics of the
-pairs are residuals of the ties, made in blocks of rows; draws for any other metric are predictions. The size of the
-blocks does not change the draws. A sample of weight 2 is drawn as two; 0.3 is drawn with this probability.
+Under the null hypothesis a sample is right with the probability that its confidence states. Draws are counts of right
+samples among ties, for metrics that take these, else predictions. A sample of weight 2 is drawn as two, one of weight
+0.3 with this probability.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,8 +26,8 @@ from calibrant.metrics.predictions import (
     views,
 )
 from calibrant.metrics.registry import Chosen, Metric, find_metric, label, number
-from calibrant.metrics.ties import Ties
-from calibrant.metrics.unbinned import esd_rows
+from calibrant.metrics.ties import Block, Ties
+from calibrant.metrics.unbinned import esd_of_draws
 
 # Called with the number of draws done, and the total number.
 Progress = Callable[[int, int], None]
@@ -86,20 +86,13 @@ def calibration_test(
 ) -> CalibrationTest:
     r"""Test the hypothesis that the model is calibrated, by consistency resampling.
 
-    A calibrated model with these confidences would be right with exactly those probabilities. The test draws
-    correctness that way many times, computes the metric of each draw, and counts how many are as bad as the data:
+    The test draws correctness many times with the stated probabilities, and counts draws that are as bad as the data:
 
     .. math:: p = \frac{1 + \#\{\text{draws with a metric} \ge \text{that of the data}\}}{1 + \#\text{draws}}.
 
-    The test is exact for any metric, at any number of samples: a calibrated model is rejected at level 0.05 in 5 % of
-    cases (Bröcker, Smith, Weather and Forecasting 2007; Vaicenavicius et al., AISTATS 2019). For ESD, KS, ECE, MMCE and
-    the gap one sort serves all draws. For metrics of all classes, and for your own functions, targets are drawn from
-    the class probabilities if those are known.
-
-    For some metrics a deviation in either direction shows miscalibration. The gap counts by its absolute value. Brier,
-    log loss, accuracy and AURC are compared with the values that the confidences predict: a model that is right more
-    often than it says has a lower log loss than predicted, yet is not calibrated. Their p is twice the smaller of the
-    two sides.
+    It is exact for any metric, at any number of samples (Bröcker, Smith, Weather and Forecasting 2007; Vaicenavicius et
+    al., AISTATS 2019). The gap counts by its absolute value. For Brier, log loss, accuracy and AURC, of which low and
+    high values alike show miscalibration, p is twice the smaller of the two sides. See :doc:`/inference`.
 
     Args:
         metric: Name of a function of :mod:`calibrant.metrics`, such as ``"ece"`` or ``"smooth_ece"``; the keys of
@@ -109,15 +102,6 @@ def calibration_test(
         seed: Seed of the draws: the same seed gives the same result.
         bins: Number of bins of the binned metrics; by default the convention's, or 15 of equal mass.
         convention: Convention of the equal-width bins, as in :func:`calibrant.metrics.ece`.
-
-    Example:
-        >>> import numpy as np
-        >>> from calibrant import metrics
-        >>> generator = np.random.default_rng(0)
-        >>> confidence = generator.uniform(0.5, 1, 2000)
-        >>> right = generator.random(2000) < confidence - 0.05
-        >>> print(metrics.calibration_test(confidence, right))
-        ESD 3.47e-04, p = 0.002 (1,000 draws): the hypothesis that the model is calibrated is rejected at 5 %
     """
     measure = asked_metric(metric, draws, seed, bins, convention)
     data = single(predictions(confidence, correct, minimum=measure.minimum, name=label(measure.key), **keywords))
@@ -157,14 +141,11 @@ def judge(
 ) -> tuple[Judgement, ...]:
     """Test each view of the predictions (see :func:`calibrant.metrics.predictions.views`) with ESD.
 
-    Confidences, the top label and the risk of two classes are tested as by :func:`calibration_test`. Classes and labels
-    are families: their p-values are corrected by Holm's method, so that at most 5 % of calibrated models have any class
-    or label rejected. Each of m views gets at least ``40 m`` draws, but they end early
-
-    - once 20 draws are as bad as the data: the p-value is 20 over the number of draws (Besag, Clifford, Biometrika
-      1991), which is valid;
-    - after 100 draws if Kuiper's :func:`closed_form_test` has a p-value below 1e-9 with ten expected events or more;
-      it is then used.
+    Confidences, the top label and the risk of two classes are tested as by :func:`calibration_test`. The p-values of
+    classes and labels are corrected by Holm's method, so that at most 5 % of calibrated models have any of them
+    rejected. Each of m gets at least ``40 m`` draws, but they end once 20 are as bad as the data: the p-value is 20
+    over their number (Besag, Clifford, Biometrika 1991). They also end after 100 if Kuiper's :func:`closed_form_test`
+    has a p-value below 1e-9 with ten expected events or more, which is then used.
 
     Args:
         given: Checked predictions, of 3 samples or more.
@@ -198,10 +179,9 @@ def judge_views(
         family = []
     tests: list[CalibrationTest] = []
     for view in found:
-        if view in family:
-            tests.append(sequential_test(view.pairs, max(draws, DRAWS_EACH * len(family)), seed))
-        elif early:
-            tests.append(sequential_test(view.pairs, draws, seed))
+        if early or view in family:
+            many = max(draws, DRAWS_EACH * len(family)) if view in family else draws
+            tests.append(sequential_test(view.pairs, many, seed))
         else:
             tests.append(calibration_test(view.pairs, draws=draws, seed=seed))
         if progress is not None:
@@ -213,12 +193,7 @@ def judge_views(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected for multiple testing (Holm, Scandinavian Journal of Statistics 6, 1979).
-
-    Example:
-        >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
-        [0.03, 0.06, 0.06]
-    """
+    """p-values corrected for multiple testing (Holm, Scandinavian Journal of Statistics 6, 1979)."""
     ascending = np.argsort(p_values, kind="stable")
     scaled = np.asarray(p_values, dtype=np.float64)[ascending] * np.arange(len(p_values), 0, -1)
     corrected = np.empty(len(p_values))
@@ -229,15 +204,15 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def sequential_test(pairs: Predictions, draws: int, seed: int) -> CalibrationTest:
     """Test of calibration with ESD that ends as soon as its answer is known."""
     ties = pairs.ties
-    value = esd_rows(pairs)
-    observed = float(value(observed_residuals(ties))[0])
+    value = esd_of_draws(pairs)
+    observed = float(value(observed_ties(ties))[0])
     events = float((ties.samples * ties.confidence * (1 - ties.confidence)).sum())
     kuiper = closed_form_test(pairs).p_value if events >= EVENTS else 1.0
     if kuiper < TINY_P_VALUE:
         draws = min(draws, LEAST_DRAWS)
     null: Array = np.zeros(0)
     worse: IndexArray = np.zeros(0, dtype=np.intp)
-    for block in null_residuals(ties, draws, seed):
+    for block in null_ties(ties, draws, seed):
         null = np.append(null, value(block))
         slack = ROUNDING * max(abs(observed), float(np.abs(null).max()))
         worse = np.flatnonzero(null >= observed - slack)
@@ -274,54 +249,51 @@ def block_sizes(draws: int, width: int) -> Iterator[int]:
         yield min(rows, draws - start)
 
 
-def observed_residuals(ties: Ties) -> Array:
-    """The residuals of the data themselves, as one row."""
-    return (ties.right - ties.samples * ties.confidence)[np.newaxis]
+def observed_ties(ties: Ties) -> Block:
+    """The data themselves, as one draw."""
+    return Block(ties.confidence, ties.samples, ties.right[np.newaxis])
 
 
-def null_residuals(ties: Ties, draws: int, seed: int) -> Iterator[Array]:
-    """Blocks of residuals of a calibrated model with these confidences: right with exactly that probability.
+def null_ties(ties: Ties, draws: int, seed: int) -> Iterator[Block]:
+    """Draws from a calibrated model with these confidences, right with exactly that probability, in blocks.
 
     Uniform numbers have 53 bits, so a confidence of 0.99999 is wrong as often as it should be, and one of 1 never.
     """
     alone, together, fractions = np.random.default_rng((seed, NULL)).spawn(3)
     z, samples, _ = ties
     whole = np.floor(samples)
-    if (whole < samples).any():
-        for rows in block_sizes(draws, len(z)):
-            counts = whole + (fractions.random((rows, len(z))) < samples - whole)
-            yield together.binomial(counts.astype(np.int64), z) - counts * z
-        return
+    fractional = bool((whole < samples).any())
     tied = np.flatnonzero(samples > 1)
-    sizes, chances, expected = samples[tied].astype(np.int64), z[tied], samples * z
     for rows in block_sizes(draws, len(z)):
-        uniform = alone.random((rows, len(z)))
-        residual = np.subtract(uniform < z, expected, out=uniform)
-        if len(tied):
-            residual[:, tied] = together.binomial(sizes, chances, (rows, len(tied))) - expected[tied]
-        yield residual
+        if fractional:
+            counts = whole + (fractions.random((rows, len(z))) < samples - whole)
+            # Residuals of the draw, as if it had the number of samples that it has on average.
+            right = together.binomial(counts.astype(np.int64), z) + (samples - counts) * z
+        else:
+            right = alone.random((rows, len(z)))
+            np.less(right, z, out=right)
+            if len(tied):
+                right[:, tied] = together.binomial(samples[tied].astype(np.int64), z[tied], (rows, len(tied)))
+        yield Block(z, samples, right)
 
 
 def null_predictions(given: Predictions, draws: int, seed: int, *, of_classes: bool) -> Iterator[Predictions]:
     """The same as predictions, one at a time, for any metric; with ``of_classes``, of all classes if they are known."""
     generator = np.random.default_rng((seed, NULL))
     given = given if of_classes and given.probabilities is not None else given.pairs
-    for _ in range(draws):
-        yield _drawn(_unweighted(given, generator), generator)
-
-
-def _unweighted(given: Predictions, generator: np.random.Generator) -> Predictions:
-    """Samples as often as their weights say; of a fraction, by chance."""
     weight = given.sample_weight
-    if weight is None:
-        return given
-    whole = np.floor(weight)
-    if (whole < weight).any():
-        whole += generator.random(len(weight)) < weight - whole
-    return given.repeated(whole)
+    for _ in range(draws):
+        drawn = given
+        if weight is not None:
+            counts = np.floor(weight)
+            if (counts < weight).any():
+                counts += generator.random(len(weight)) < weight - counts
+            drawn = given.repeated(counts)
+        yield _with_outcomes(drawn, generator)
 
 
-def _drawn(given: Predictions, generator: np.random.Generator) -> Predictions:
+def _with_outcomes(given: Predictions, generator: np.random.Generator) -> Predictions:
+    """The predictions with outcomes drawn from their probabilities."""
     if given.probabilities is None or given.task == "multi-label":  # of a single label, see `single`
         correct = generator.random(len(given)) < given.confidence
         target = None if given.target is None else correct.astype(np.intp)[:, np.newaxis]
@@ -336,16 +308,16 @@ def _drawn(given: Predictions, generator: np.random.Generator) -> Predictions:
 
 def value_of(data: Predictions, measure: Metric) -> float:
     """The metric of the data, by the same sums as that of draws: a draw that equals the data must tie with it."""
-    if measure.rows is None:
+    if measure.of_draws is None:
         return float(finite(np.array([measure.value(data)]), measure)[0])
-    return float(measure.rows(data)(observed_residuals(data.ties))[0])
+    return float(measure.of_draws(data)(observed_ties(data.ties))[0])
 
 
 def null_values(data: Predictions, measure: Metric, draws: int, seed: int) -> Array:
     """The metric of draws from a calibrated model with the same confidences."""
-    if measure.rows is not None:
-        value = measure.rows(data)
-        return np.concatenate([value(block) for block in null_residuals(data.ties, draws, seed)])
+    if measure.of_draws is not None:
+        value = measure.of_draws(data)
+        return np.concatenate([value(block) for block in null_ties(data.ties, draws, seed)])
     drawn = null_predictions(data, draws, seed, of_classes=measure.of_classes)
     return finite(np.array([measure.value(each) for each in drawn]), measure)
 

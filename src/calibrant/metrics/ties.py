@@ -1,12 +1,10 @@
 """Sorted pairs: confidence and correctness in one sortable integer, and the groups of tied samples.
 
 A confidence in [0, 1] is a non-negative float, and the bits of those sort like the numbers. Shifted left by
-one they leave a bit for the correctness, so that sorting N pairs costs as much as sorting N numbers: there is
-no permutation to store, and a sample takes 4 bytes. Samples of equal confidence are then one group, of which a
-metric only needs the confidence, the number of samples and the number of right ones; weights are numbers of samples.
+one they leave a bit for the correctness. Samples of equal confidence are then one group, of which a metric only needs
+the confidence, the number of samples and the number of right ones; weights are numbers of samples.
 
-The sums that metrics need are added up block by block, in ascending order of confidence, and kept with the predictions:
-metrics share them, and :func:`collect` makes several in one pass, so that a block stays in the cache for all of them.
+The sums that metrics need are added up block by block, in ascending order of confidence, and kept with the predictions.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,7 +39,10 @@ class Ties(NamedTuple):
 
 
 class Block(Ties):
-    """Some groups that follow each other, and what metrics derive from them; no metric may change it."""
+    """Some groups that follow each other, and what metrics derive from them; no metric may change it.
+
+    Or all groups in many draws at once: then the last field, or the last two, are ``(draws, groups)``.
+    """
 
     @cached_property
     def residual(self) -> Array:
@@ -58,7 +59,7 @@ class Block(Ties):
         """Number of samples in lower groups of this block."""
         if (self.samples == 1).all():
             return np.arange(len(self.samples), dtype=np.float64)  # a sum of ones takes ten times as long
-        return self.samples.cumsum() - self.samples
+        return self.samples.cumsum(-1) - self.samples
 
 
 class TieSums(Protocol):
@@ -68,9 +69,8 @@ class TieSums(Protocol):
         """Add the next block."""
 
 
-# A metric of many draws at once: from residuals of the ties, ``(draws, groups)``, to values, ``(draws,)``. Draws that
-# keep the confidences change nothing else, so one sort serves them all.
-RowStatistic = Callable[[Array], Array]
+# A metric of many draws at once, ``(draws,)``. Draws have the same confidences, so one sort serves them all.
+DrawsMetric = Callable[[Block], Array]
 AnySums = TypeVar("AnySums", bound=TieSums)
 
 

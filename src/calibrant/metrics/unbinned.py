@@ -7,7 +7,8 @@ With :math:`R_g` the residual of a group of :math:`n_g` ties, :math:`Q_g` the su
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import cache
 from typing import Unpack
 
 import numpy as np
@@ -15,10 +16,12 @@ import numpy as np
 from calibrant import inputs
 from calibrant.frames import Array
 from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions
-from calibrant.metrics.ties import Block, RowStatistic, sums_of
+from calibrant.metrics.ties import Block, DrawsMetric, sums_of
 
 # Number of elements of the kernel matrix in memory at a time.
 KERNEL_CELLS = 1 << 22
+# Default bandwidth of MMCE.
+BANDWIDTH = 0.4
 # Below this bandwidth the exponentials overflow that the kernel is factorised into.
 NARROWEST = 1e-3
 # Cells of [0, 1]. Halving their width changes the golden values by less than 1e-6.
@@ -66,27 +69,26 @@ def _cumulative_products(samples: Array, residual: Array, ends: Array) -> Array:
     return total
 
 
-def esd_rows(given: Predictions) -> RowStatistic:
-    """ESD of each row; Q is linear in R, as correctness is 0 or 1: :math:`Q = (1 - 2 z) R + n z (1 - z)`."""
+def esd_of_draws(given: Predictions) -> DrawsMetric:
+    """ESD of many draws; Q is linear in R: a matrix of squares would double the time."""
     z, samples, _ = given.ties
     n = given.total
     above = n - 2 - (samples.cumsum() - samples)
-    slope = (1 - 2 * z) * above
-    constant = float((samples * z * (1 - z) * above).sum())
+    slope, constant = (1 - 2 * z) * above, float((samples * z * (1 - z) * above).sum())
 
-    def value(residual: Array) -> Array:
-        total = _cumulative_products(samples, residual, residual.cumsum(1)) - np.einsum("ij,j->i", residual, slope)
-        found: Array = (total - constant) / (n * (n - 1) * (n - 2))
+    def value(ties: Block) -> Array:
+        products = _cumulative_products(samples, ties.residual, ties.residual.cumsum(1))
+        found: Array = (products - np.einsum("ij,j->i", ties.residual, slope) - constant) / (n * (n - 1) * (n - 2))
         return found
 
     return value
 
 
-def ks_rows(given: Predictions) -> RowStatistic:
-    """KS error of each row."""
+def ks_of_draws(given: Predictions) -> DrawsMetric:
+    """KS error of many draws."""
 
-    def value(residual: Array) -> Array:
-        ends = residual.cumsum(1)
+    def value(ties: Block) -> Array:
+        ends = ties.residual.cumsum(1)
         largest: Array = np.maximum(ends.max(1), -ends.min(1))
         return largest / given.total
 
@@ -96,9 +98,8 @@ def ks_rows(given: Predictions) -> RowStatistic:
 def esd(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
     r"""Expected squared difference (ESD), unbiased: the measure of the paper (Yoon et al., ICLR 2023), ties included.
 
-    The same number as :func:`calibrant.functional.esd`, weights included, without gradient, in one sort of packed
-    integers: ten million samples take about three times as long as sorting them. It has mean 0 on calibrated data and
-    is therefore often negative. It needs 3 samples.
+    The same number as :func:`calibrant.functional.esd`, without gradient: :doc:`/methods/esd`. It has mean 0 on
+    calibrated data and is therefore often negative. It needs 3 samples.
     """
     return sums_of(predictions(confidence, correct, minimum=3, name="ESD", **keywords), CumulativeSums).esd
 
@@ -108,38 +109,31 @@ def ks_error(confidence: Confidence = None, correct: Correct = None, **keywords:
 
     .. math:: \mathrm{KS} = \max_t \frac1N \Big| \sum_{i:\, z_i \le t} (c_i - z_i) \Big|
 
-    The maximum is taken at the ends of tie groups only, so that the order of samples does not matter (Gupta et al.,
-    ICLR 2021).
+    The maximum is taken at the ends of groups of ties (Gupta et al., ICLR 2021).
     """
     return sums_of(predictions(confidence, correct, **keywords), CumulativeSums).ks
 
 
 def mmce_unbiased(
-    confidence: Confidence = None, correct: Correct = None, bandwidth: float = 0.4, **keywords: Unpack[Keywords]
+    confidence: Confidence = None, correct: Correct = None, bandwidth: float = BANDWIDTH, **keywords: Unpack[Keywords]
 ) -> float:
     r"""Squared maximum mean calibration error (MMCE) with a Laplace kernel, unbiased, exact in :math:`O(N \log N)`.
 
-    The U-statistic over pairs of different samples, whose mean is 0 on calibrated data and which may be negative:
-    :func:`calibrant.functional.mmce` with ``unbiased=True``. Its default, the published V-statistic (Kumar, Sarawagi,
-    Jain, ICML 2018), is never negative.
+    The U-statistic over pairs of different samples, with mean 0 on calibrated data: :func:`calibrant.functional.mmce`
+    with ``unbiased=True``. The published V-statistic (Kumar, Sarawagi, Jain, ICML 2018) is never negative.
 
     Args:
         bandwidth: Kernel width :math:`\phi` of :math:`\exp(-|r - r'| / \phi)`, at least 0.001.
     """
     inputs.check_range("bandwidth", bandwidth, low=NARROWEST)
     data = predictions(confidence, correct, minimum=2, name="MMCE", **keywords)
-    return sums_of(data, Laplace(bandwidth)).pairs / (data.total * (data.total - 1))
+    return sums_of(data, laplace(bandwidth)).pairs / (data.total * (data.total - 1))
 
 
-@dataclass(frozen=True)
-class Laplace:
-    """A Laplace kernel, and the start of its sums."""
-
-    bandwidth: float = 0.4
-
-    def __call__(self, _: Predictions) -> "LaplaceSums":
-        """Start the sums."""
-        return LaplaceSums(self.bandwidth)
+@cache
+def laplace(bandwidth: float) -> "Callable[[Predictions], LaplaceSums]":
+    """What starts the sums of a Laplace kernel, the same for the same bandwidth."""
+    return lambda _: LaplaceSums(bandwidth)
 
 
 class LaplaceSums:
@@ -173,16 +167,16 @@ def _kernel_products(residual: Array, own: Array, up: Array, grown: float = 0.0)
     return total
 
 
-def mmce_rows(given: Predictions, bandwidth: float = 0.4) -> RowStatistic:
-    """Unbiased squared MMCE of each row of residuals."""
+def mmce_of_draws(given: Predictions) -> DrawsMetric:
+    """Unbiased squared MMCE of many draws."""
     z, samples, _ = given.ties
     n = given.total
-    up = np.exp((z - 0.5) / bandwidth)
+    up = np.exp((z - 0.5) / BANDWIDTH)
     slope, constant = 1 - 2 * z, float((samples * z * (1 - z)).sum())
 
-    def value(residual: Array) -> Array:
-        total = _kernel_products(residual, residual * up, up) - np.einsum("ij,j->i", residual, slope)
-        found: Array = (total - constant) / (n * (n - 1))
+    def value(ties: Block) -> Array:
+        products = _kernel_products(ties.residual, ties.residual * up, up)
+        found: Array = (products - np.einsum("ij,j->i", ties.residual, slope) - constant) / (n * (n - 1))
         return found
 
     return value
@@ -226,11 +220,10 @@ def smooth_ece(confidence: Confidence = None, correct: Correct = None, **keyword
 
     .. math:: \mathrm{smECE}_\sigma = \int_0^1 \Big| \frac1N \sum_i K_\sigma(t, z_i)\,(z_i - c_i) \Big| dt
 
-    falls as :math:`\sigma` rises; the value returned is the one at which the two are equal, so there is no bin width to
-    choose (Błasiok, Nakkiran, ICLR 2024). The Gaussian reflected at 0 and 1 is diagonal in cosines, so smoothing is one
-    multiplication between two cosine transforms of the residuals on a grid of 4,096 cells. The width is at least 0.001:
-    where the two would be equal below it, the value is that of this width.
+    falls as :math:`\sigma` rises; the value is where the two are equal, so there is no bin width to choose (Błasiok,
+    Nakkiran, ICLR 2024). It is computed on a grid of 4,096 cells, with a width of at least 0.001.
     """
+    # The Gaussian reflected at 0 and 1 is diagonal in cosines.
     from scipy.fft import dct, idct
 
     data = predictions(confidence, correct, **keywords)
@@ -255,12 +248,9 @@ def integrated_calibration_index(
 
     The calibration curve :math:`\hat c(z)` is z plus the residuals :math:`c_i - z_i`, averaged with a Gaussian kernel
     that is reflected at 0 and 1 (Nadaraya-Watson), of width :math:`1.06\, s\, n^{-1/5}` (Scott's rule, s the standard
-    deviation of z, and at least 0.001). The residuals are smoothed rather than the outcomes, so that smoothing adds no
-    error of its own to a calibrated model. Austin and Steyerberg (Statistics in Medicine 2019) smooth with loess, whose
-    numbers differ slightly.
-
-    Like ECE it is above 0 for a calibrated model by chance; ``calibration_test(metric="integrated_calibration_index")``
-    says by how much.
+    deviation of z, and at least 0.001). Residuals rather than outcomes, so that smoothing adds no error of its own to a
+    calibrated model. Austin and Steyerberg (Statistics in Medicine 2019) smooth with loess, whose numbers differ
+    slightly.
     """
     from scipy.fft import dct, idct
 

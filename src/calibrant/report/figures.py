@@ -19,10 +19,10 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 from calibrant.frames import Array
 from calibrant.metrics.binned import ConventionName, equal_width_bins
 from calibrant.metrics.groups import GroupCalibration, TimeCalibration
-from calibrant.metrics.intervals import Interval, confidence_interval
+from calibrant.metrics.intervals import Interval, confidence_interval, wilson_interval
 from calibrant.metrics.predictions import Predictions, views
 from calibrant.report.formats import shortened
-from calibrant.report.statistics import ERRORS, excludes_zero, wilson_interval
+from calibrant.report.statistics import ERRORS, excludes_zero
 from calibrant.report.style import (
     ACCENT,
     GAP,

@@ -72,14 +72,6 @@ def factor_of(view: View) -> Interval | None:
     return Interval("factor", math.exp(size), math.exp(size - reach), math.exp(size + reach), 0.95, "normal")
 
 
-def wilson_interval(right: Array, samples: Array) -> tuple[Array, Array]:
-    """95 % interval of a share, from counts."""
-    share, square = right / samples, ERRORS**2 / samples
-    centre = (share + square / 2) / (1 + square)
-    half = np.sqrt(share * (1 - share) * square + square**2 / 4) / (1 + square)
-    return np.clip(centre - half, 0, share), np.clip(centre + half, share, 1)
-
-
 def mean_and_error(given: Predictions, losses: Array) -> tuple[float, float]:
     """Mean of a loss over samples, or over all known labels, and its standard error; samples are independent."""
     weight = np.ones(given.samples) if given.sample_weight is None else given.sample_weight
