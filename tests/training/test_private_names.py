@@ -11,6 +11,7 @@ HOMES = {"torch_private.py"}
 # Objects whose private names are our own, or part of a documented protocol.
 OWN = {"self", "super()", "cls", "loaded"}
 PROTOCOL = {"_replace", "_asdict", "_exit", "_getframe", "_apply", "_load_from_state_dict", "_repr_html_", "_fields"}
+PROTOCOL |= {"_safe_indexing"}  # in the API reference of scikit-learn
 FILES = [path for package in (PACKAGE, LAB) for path in sorted(package.rglob("*.py")) if path.name not in HOMES]
 
 
