@@ -63,7 +63,6 @@ class Unchanged(Calibrator):
     """The predictions as they are, as a member of a mixture."""
 
     def fit_map(self, data: HeldOut) -> Map:
-        """Nothing to fit."""
         return self.mixed(Logits(), data)
 
 
@@ -101,9 +100,7 @@ def _losses(probabilities: Array, data: HeldOut) -> Array:
 
 
 class AutoCalibration(Calibrator):
-    r"""Mix several methods, with the weights that have the lowest log loss in cross-validation: :doc:`/methods/auto`.
-
-    .. math:: \hat p = \sum_m w_m\, \hat p_m, \qquad w \ge 0,\ \sum_m w_m = 1
+    """Mix several methods, with the weights that have the lowest log loss in cross-validation: :doc:`/methods/auto`.
 
     The result is deterministic and does not depend on the order of the samples. Without clear evidence of a gain, the
     predictions are corrected by half or kept, and a notice says so.

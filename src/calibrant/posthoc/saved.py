@@ -1,7 +1,4 @@
-"""Files of fitted calibrators: safetensors with a header in JSON, and ONNX models.
-
-Safetensors are read without the code and packages of a fit.
-"""
+"""Files of fitted calibrators: safetensors with a header in JSON, and ONNX models."""
 
 import json
 import os
@@ -18,8 +15,7 @@ from calibrant.posthoc.map import Curves, from_description
 
 FORMAT = "calibrant-calibrator"
 VERSION = 2
-# Key of the header in the metadata of safetensors, whose values are strings.
-KEY = "calibrant"
+KEY = "calibrant"  # of the header in the metadata of safetensors
 
 
 def save(calibrator: Fitted, path: str | os.PathLike[str], *, inputs: str | None = None) -> None:
@@ -136,10 +132,8 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
 def to_onnx(calibrator: Fitted, path: str | os.PathLike[str]) -> None:
     """Write a fitted calibrator as an ONNX model: ``logits`` in, ``probabilities`` out, both float32 ``(N, C)``.
 
-    The batch has any size N. A binary calibrator takes ``(N, 2)`` too: a column of zeros and the logit. Probabilities
-    equal those of ``predict_proba`` for the same float32 logits to 1e-6. The metadata of the model has
-    ``calibrant.labels``, a JSON list with the label of each column. Group-conditional sets have a second input
-    ``groups``, int64 ``(N,)``: positions in ``groups_``, or -1 for an unknown group. :doc:`/shipping` has more.
+    A binary calibrator takes ``(N, 2)`` too: a column of zeros and the logit. Group-conditional sets have a second
+    input ``groups``, int64 ``(N,)``: positions in ``groups_``, or -1 for an unknown group. :doc:`/shipping` has more.
 
     Args:
         calibrator: Any fitted calibrator, or a ``ConformalClassifier`` without randomisation, whose output ``sets`` is
