@@ -31,7 +31,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "files": "atomic inputs metrics",
         "report": "files frames inputs metrics posthoc",
         "training": "torch_private numerics inputs losses distributed posthoc",
-        "commands": "files metrics posthoc report",
+        "commands": "files inputs metrics posthoc report",
         "cli": "__init__ commands files report",
         "__main__": "cli",
     },
