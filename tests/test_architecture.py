@@ -26,7 +26,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "losses": "torch_private numerics inputs distributed",
         "functional": "losses",
         "metrics": "files frames inputs posthoc",
-        "posthoc": "atomic torch_private numerics inputs frames",
+        "posthoc": "__init__ atomic torch_private numerics inputs frames",
         "sklearn": "inputs posthoc",
         "files": "atomic inputs metrics",
         "report": "files frames inputs metrics posthoc",

@@ -258,10 +258,7 @@ def rows_of(
     ignore_index: int | None = None,
     multi_label: bool | None = None,
 ) -> Rows:
-    """Flatten logits or probabilities (``name``), ``(N, C, ...)`` or of class 1 of two, with target and weights.
-
-    ``multi_label`` says that each class is a label of its own; None to decide by the target.
-    """
+    """Flatten logits or probabilities with target and weights; if ``multi_label`` is None, the target decides it."""
     check_ignore_index(ignore_index)
     values = numbers(name, given)
     if values.ndim == 0:
@@ -296,9 +293,10 @@ def rows_of(
         kept = np.ones(len(marks), dtype=bool) if ignore_index is None else marks != ignore_index
         flat = flat[:, 0] if binary else flat
     if not kept.all():
-        flat, marks, weight = flat[kept], marks[kept], None if weight is None else weight[kept]
+        flat, marks = flat[kept], marks[kept]
+        weight = None if weight is None else checked_weight(weight[kept], (len(marks),))
     names = tuple(map(str, labels)) if labels is not None and len(labels) == count else None
-    return Rows(flat, marks, None if weight is None else positive_weight(weight), names)
+    return Rows(flat, marks, weight, names)
 
 
 def checked_target(target: Values, samples: int, classes: int, like: str) -> IndexArray:
@@ -316,14 +314,9 @@ def checked_weight(sample_weight: Values, shape: tuple[int, ...]) -> Array:
     check_shape("sample_weight", weight, shape, "the samples")
     if not (np.isfinite(weight) & (weight >= 0)).all():
         raise ValueError("sample_weight must be finite and at least 0: check the weights")
-    return positive_weight(weight.ravel())
-
-
-def positive_weight(weight: Array) -> Array:
-    """The weights, or an error if all are 0."""
-    if len(weight) and not (weight > 0).any():
+    if weight.size and not weight.any():
         raise ValueError("sample_weight must be above 0 somewhere, got only zeros: check the weights")
-    return weight
+    return weight.ravel()
 
 
 def has_names(target: Any) -> bool:
@@ -406,10 +399,7 @@ def in_order(given: Any, labels: Sequence[Any] | None) -> Any:
 
 
 def logit_rows(given: Any, *, one_is_binary: bool = True) -> Any:
-    """Logits to be calibrated as ``(N, C)`` rows, at least float32; a tensor stays one, with its graph.
-
-    If ``one_is_binary``, one column is the logit of class 1 of two, and gets a 0 for class 0.
-    """
+    """Logits to be calibrated as ``(N, C)`` rows, at least float32; if ``one_is_binary``, with a 0 for class 0."""
     if not is_tensor(given):
         values: Any = numbers("logits", given)
     elif given.is_floating_point():
@@ -430,10 +420,7 @@ def logit_rows(given: Any, *, one_is_binary: bool = True) -> Any:
 
 
 def in_container(given: Any, rows: Any, labels: Sequence[Any] | None = None, *, of_logits: bool = False) -> Any:
-    """Rows ``(N, C)`` or ``(N,)`` in the container that the logits came in; labels name the columns of a data frame.
-
-    Logits again (``of_logits``) have one column if the given ones had.
-    """
+    """Rows ``(N, C)`` or ``(N,)`` in the container that the logits came in; in one column only ``of_logits``."""
     shape = tuple(np.shape(given))
     if of_logits and (len(shape) < 2 or shape[1] == 1):
         rows = (rows[:, 1] - rows[:, 0]).reshape(shape)

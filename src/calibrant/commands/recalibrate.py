@@ -313,6 +313,5 @@ def _logits_of(source: Source, fewest: int = 1) -> Array:
     if source.kind == "logits":
         largest = np.finfo(np.float32).max
         return np.clip(source.values, -largest, largest).astype(np.float32, copy=False)
-    return np.asarray(posthoc.logits_from_probabilities(checked.of_classes("a calibrator")[0])).astype(
-        np.float32, copy=False
-    )
+    logits = np.asarray(posthoc.logits_from_probabilities(checked.of_classes("a calibrator")[0]))
+    return logits.astype(np.float32, copy=False)

@@ -313,10 +313,7 @@ def class_labels(
     column: str | None = None,
     positive: str | None = None,
 ) -> ClassLabels:
-    """Decide which class each label of the column ``name`` means.
-
-    ``column`` is that of the values, if it is one for two classes, and ``positive`` the class that it is for, if given.
-    """
+    """Decide which class each label of the column ``name`` means; one ``column`` of values is for ``positive``."""
     known = {called(each) for each in found}
     if "" in known:
         raise ValueError(f"column {name!r} has empty cells: fill or drop the rows")

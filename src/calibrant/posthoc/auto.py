@@ -18,11 +18,7 @@ from calibrant.posthoc.solvers import mixture_weights
 
 @dataclass(frozen=True)
 class Rules:
-    """All constants of the method, each with its reason.
-
-    A number in a reason is the rise of the log loss without the rule: the mean of the 269 pairs of the arena, or on the
-    data that is named.
-    """
+    """All constants of the method; a number in a reason is the mean rise of the log loss in the arena without it."""
 
     # With fewer samples nothing is fitted: they cannot show a gain.
     rows_of_a_fit: int = 10

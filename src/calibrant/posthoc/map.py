@@ -1,7 +1,6 @@
 """Maps: what a fit makes. Data of a few kinds, evaluated by one code on NumPy arrays, torch tensors and ONNX graphs.
 
-A map is a dataclass of arrays, numbers and further maps. So it is saved, moved to a device, folded into a layer and
-exported by its kind, whatever method made it. ``of`` is the map whose result it takes: the chain ends in ``Logits``.
+A map is a dataclass of arrays, numbers and maps; ``of`` is the map whose result it takes: the chain ends in ``Logits``.
 """
 
 import math

@@ -42,7 +42,7 @@ class Correction(NamedTuple):
     shift: Array
 
     def apply(self, features: Array) -> Array:
-        """Return the mapped rows."""
+        """The mapped rows."""
         product = features * self.matrix if self.matrix.ndim == 1 else features @ self.matrix.T
         return features + product + self.shift
 
@@ -165,11 +165,10 @@ class AffineProblem:
             probability = self.logits(part, position)
             probability = np.exp(probability - probability.max(1, keepdims=True))
             probability /= probability.sum(1, keepdims=True)
-            one = np.ones_like(part[:, :1])
             if self.diagonal:
                 known = np.stack((part, np.ones_like(part)), axis=2)  # (n, C, 2)
             else:
-                known = np.concatenate((part, one), axis=1)[:, None]  # (n, 1, C + 1)
+                known = np.pad(part, ((0, 0), (0, 1)), constant_values=1)[:, None]  # (n, 1, C + 1)
             parts = probability[:, :, None] * known  # (n, C, width)
             weighted = parts if weight is None else parts * weight[:, None, None]
             across += weighted.reshape(len(part), -1).T @ parts.reshape(len(part), -1)
