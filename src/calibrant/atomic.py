@@ -10,7 +10,7 @@ from pathlib import Path
 class FileError(ValueError):
     """Error of a file that a user gave: one line that names the file and the remedy."""
 
-    def __init__(self, path: Path, problem: str) -> None:
+    def __init__(self, path: str | os.PathLike[str], problem: str) -> None:
         super().__init__(f"{path}: {' '.join(problem.split())}")
 
 

@@ -62,10 +62,7 @@ def columns(value: Any) -> list[Any]:
 
 
 def like(given: Any, array: Marks, names: Sequence[Any] | None = None) -> Any:
-    """An array as the kind of data frame or series that was given, with its index if it has one; else as it is.
-
-    Columns have these names; if there are not as many, they keep those they had.
-    """
+    """An array as the kind of data frame or series that was given, if any, with its index, and these or its names."""
     frame = opened(given)
     if frame is None or array.ndim > 2:
         return array

@@ -1,7 +1,6 @@
 """The border: arrays, tensors, data frames and lists are converted and checked here once, and trusted everywhere else.
 
-The predictions of the metrics and the samples of post-hoc methods come from :func:`rows_of`; logits to be calibrated
-from :func:`logit_rows`, and :func:`in_container` gives a result the container and the shape of its input.
+Samples of metrics and fits come from :func:`rows_of`; logits to be calibrated from :func:`logit_rows`.
 """
 
 import re
@@ -42,18 +41,11 @@ class FitWarning(UserWarning):
 
 
 class Rows(NamedTuple):
-    """Logits or probabilities as rows of samples, without ignored samples.
+    """Logits or probabilities as rows of samples, without ignored samples."""
 
-    Attributes:
-        values: ``(N, C)``, or ``(N,)`` of class 1 of two.
-        target: Class indices, ``(N,)``; or 0, 1 and ``IGNORED`` of each label, ``(N, L)``.
-        weight: ``(N,)`` in float64, if given. A weight of 2 is the row twice.
-        names: Names of the classes, if given.
-    """
-
-    values: Array
-    target: IndexArray
-    weight: Array | None
+    values: Array  # (N, C), or (N,) of class 1 of two
+    target: IndexArray  # class indices, (N,); or 0, 1 and IGNORED of each label, (N, L)
+    weight: Array | None  # (N,) in float64; a weight of 2 is the row twice
     names: tuple[str, ...] | None
 
 
@@ -113,6 +105,11 @@ def counted(several: float, word: str) -> str:
     return f"{several:,} {word}{'s' if several != 1 else ''}"
 
 
+def few(names: Sequence[Any], most: int = 3) -> str:
+    """The first names, quoted."""
+    return ", ".join(map(repr, names[:most])) + ", ..." * (len(names) > most)
+
+
 def sum_to_one(rows: Array) -> bool:
     """Whether every row holds numbers in [0, 1] that sum to 1."""
     inside = rows.max() <= 1 and rows.min() >= 0  # first, because the sum of large logits may overflow
@@ -122,9 +119,8 @@ def sum_to_one(rows: Array) -> bool:
 def looks_like_probabilities(logits: Array, *, of_one: bool = True, logs: bool = False) -> bool:
     """Whether logits of 8 samples or more are probably probabilities: the one rule for all of the package.
 
-    Rows of ``(N, C)`` sum to 1. Logits ``(N,)``, or a column of two beside zeros, all lie in [0, 1]: those of a trained
-    network do not, those of an untrained one may, and without ``of_one`` they pass. With ``logs``, logarithms of
-    probabilities count too: they are correct logits, but nothing divides them.
+    ``of_one`` includes ``(N,)``, or a column beside zeros, which of an untrained network may lie in [0, 1] by chance;
+    ``logs`` includes logarithms of probabilities.
     """
     if len(logits) < LIKE_ROWS:
         return False
@@ -139,10 +135,7 @@ def looks_like_probabilities(logits: Array, *, of_one: bool = True, logs: bool =
 
 
 def mistaken(name: str, values: Array, independent: bool = False) -> str:
-    """What is probably wrong with logits that look like probabilities, or probabilities that are all 1; or nothing.
-
-    With ``independent``, each column is a label of its own.
-    """
+    """What is probably wrong with logits that look like probabilities, or probabilities that are all 1; or nothing."""
     if name == "probabilities":
         ones = values.ndim == 1 and len(values) > 2 and bool((values == 1).all())
         return "every probability is 1, as a softmax over one class gives: take the sigmoid of the logits" * ones
@@ -265,17 +258,7 @@ def rows_of(
     ignore_index: int | None = None,
     multi_label: bool | None = None,
 ) -> Rows:
-    """Flatten logits or probabilities, with their target, weights and names.
-
-    Args:
-        name: ``"logits"`` or ``"probabilities"``.
-        given: ``(N, C)``, dense ``(N, C, d1, ...)``, or ``(N,)`` or ``(N, 1, ...)`` of class 1 of two.
-        target: Class indices or names, the shape of the values without the classes; or 0 and 1 of the same shape.
-        sample_weight: The shape of the values without the classes.
-        classes: Names of the classes.
-        ignore_index: Label of what is left out, if any.
-        multi_label: Whether each class is a label of its own; None to decide by the target.
-    """
+    """Flatten logits or probabilities with target and weights; if ``multi_label`` is None, the target decides it."""
     check_ignore_index(ignore_index)
     values = numbers(name, given)
     if values.ndim == 0:
@@ -310,9 +293,10 @@ def rows_of(
         kept = np.ones(len(marks), dtype=bool) if ignore_index is None else marks != ignore_index
         flat = flat[:, 0] if binary else flat
     if not kept.all():
-        flat, marks, weight = flat[kept], marks[kept], None if weight is None else weight[kept]
+        flat, marks = flat[kept], marks[kept]
+        weight = None if weight is None else checked_weight(weight[kept], (len(marks),))
     names = tuple(map(str, labels)) if labels is not None and len(labels) == count else None
-    return Rows(flat, marks, None if weight is None else positive_weight(weight), names)
+    return Rows(flat, marks, weight, names)
 
 
 def checked_target(target: Values, samples: int, classes: int, like: str) -> IndexArray:
@@ -330,14 +314,9 @@ def checked_weight(sample_weight: Values, shape: tuple[int, ...]) -> Array:
     check_shape("sample_weight", weight, shape, "the samples")
     if not (np.isfinite(weight) & (weight >= 0)).all():
         raise ValueError("sample_weight must be finite and at least 0: check the weights")
-    return positive_weight(weight.ravel())
-
-
-def positive_weight(weight: Array) -> Array:
-    """The weights, or an error if all are 0."""
-    if len(weight) and not (weight > 0).any():
+    if weight.size and not weight.any():
         raise ValueError("sample_weight must be above 0 somewhere, got only zeros: check the weights")
-    return weight
+    return weight.ravel()
 
 
 def has_names(target: Any) -> bool:
@@ -352,15 +331,12 @@ def has_names(target: Any) -> bool:
 
 
 def class_names(target: Values, given: Values, count: int) -> list[Any]:
-    """Labels of the columns if the target holds names: those of a data frame's columns, else the sorted names.
-
-    A single column is that of the second of two classes; if it has the name of a target, that is the second.
-    """
+    """Labels of the columns if the target holds names: those of a data frame's columns, else the sorted names."""
     found = set(frames.as_array(target).ravel().tolist())
     columns = frames.columns(given)
     if len(columns) == count > 1 and (named := labels_of_columns(columns, found)):
         return named
-    if len(columns) == 1 and len(found) == 2 and columns[0] in found:
+    if len(columns) == 1 and len(found) == 2 and columns[0] in found:  # a single column is that of the second class
         return [*(found - set(columns)), *columns]
     if len(found) != count:
         raise ValueError(
@@ -377,10 +353,7 @@ def class_names(target: Values, given: Values, count: int) -> list[Any]:
 
 
 def labels_of_columns(columns: Sequence[Any], found: set[Any]) -> list[Any] | None:
-    """The label that each column of a data frame is named after, such as ``cow`` or ``prob_cow``; None if none is.
-
-    Raises ``ValueError`` if only some are: their order would be a guess.
-    """
+    """The label that each column is named after, such as ``cow`` or ``prob_cow``; None if none is, an error if some."""
     if found <= set(columns):
         return list(columns)
     labels = []
@@ -406,9 +379,8 @@ def class_indices(target: Any, labels: Sequence[Any], ignore_index: int | None =
     try:
         indices = [place[label] for label in array.ravel().tolist()]
     except KeyError as unknown:
-        known = ", ".join(repr(label) for label in list(labels)[:5]) + (", ..." if len(labels) > 5 else "")
         raise ValueError(
-            f"target holds {unknown.args[0]!r}, which is not one of the {len(labels)} classes {known}: "
+            f"target holds {unknown.args[0]!r}, which is not one of the {len(labels)} classes {few(labels, 5)}: "
             "pass classes= with the label of every column, in their order"
         ) from None
     return np.array(indices, dtype=np.int64).reshape(array.shape)
@@ -427,11 +399,7 @@ def in_order(given: Any, labels: Sequence[Any] | None) -> Any:
 
 
 def logit_rows(given: Any, *, one_is_binary: bool = True) -> Any:
-    """Logits as for :func:`rows_of`, to be calibrated, as ``(N, C)`` rows, at least float32.
-
-    A tensor stays one, on its device and with its graph, and its values are not looked at. If ``one_is_binary``, one
-    column is the logit of class 1 of two, and gets a 0 for class 0.
-    """
+    """Logits to be calibrated as ``(N, C)`` rows, at least float32; if ``one_is_binary``, with a 0 for class 0."""
     if not is_tensor(given):
         values: Any = numbers("logits", given)
     elif given.is_floating_point():
@@ -452,11 +420,7 @@ def logit_rows(given: Any, *, one_is_binary: bool = True) -> Any:
 
 
 def in_container(given: Any, rows: Any, labels: Sequence[Any] | None = None, *, of_logits: bool = False) -> Any:
-    """Rows of classes in the container that the logits came in: a tensor, an array or a data frame, dense if they were.
-
-    Rows are ``(N, C)``, or ``(N,)`` with one value for each sample; labels name the columns of a data frame. Logits
-    again (``of_logits``) have one column if the given ones had.
-    """
+    """Rows ``(N, C)`` or ``(N,)`` in the container that the logits came in; in one column only ``of_logits``."""
     shape = tuple(np.shape(given))
     if of_logits and (len(shape) < 2 or shape[1] == 1):
         rows = (rows[:, 1] - rows[:, 0]).reshape(shape)

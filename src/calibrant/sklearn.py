@@ -186,9 +186,8 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
     def fit(self, X: Any, y: Any, sample_weight: Any = None, **fit_params: Any) -> Self:
         """Fit classifiers and calibrators, and return self.
 
-        Weights are for the calibrator, where those with a mean below 1 are divided by it, and for the classifier if it
-        takes them. ``fit_params`` are passed to the classifier's ``fit``, or routed if metadata routing is enabled; of
-        those with an entry for each sample, each fold gets its part.
+        Weights, divided by a mean below 1, are for the calibrator, and for the classifier if it takes them.
+        ``fit_params`` are for the classifier's ``fit``, or routed if metadata routing is enabled.
         """
         if self.ensemble not in (True, False):
             raise ValueError(f"ensemble must be True or False, got {self.ensemble!r}")
@@ -274,11 +273,7 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         return [self._calibrated(final, folds, labels[order], counts[order])]
 
     def _calibrated(
-        self,
-        model: "CalibratedModel",
-        folds: "list[tuple[CalibratedModel, Array]]",
-        labels: Array,
-        weights: Array,
+        self, model: "CalibratedModel", folds: "list[tuple[CalibratedModel, Array]]", labels: Array, weights: Array
     ) -> "CalibratedModel":
         """Fit a calibrator for a classifier on scores by it, or by others that were trained like it."""
         scale = 1.0
@@ -294,8 +289,7 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
 
     def _report(self) -> None:
         models = self.calibrated_classifiers_
-        noticed = [model.calibrator.notices_ for model in models if model.calibrator.notices_]
-        if noticed:
+        if noticed := [model.calibrator.notices_ for model in models if model.calibrator.notices_]:
             where = "" if len(models) == 1 else f" ({len(noticed)} of {len(models)} folds have such notices)"
             warn(f"{type(self).__name__}: {'; '.join(noticed[0])}{where}", FitWarning)
 
@@ -304,15 +298,14 @@ class RecalibratedClassifierCV(ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         if get_config()["enable_metadata_routing"]:
             routed = process_routing(self, "fit", sample_weight=weights, **fit_params)
             return dict(routed.estimator.fit), dict(routed.splitter.split)
-        if weights is None:
-            return fit_params, {}
-        if has_fit_parameter(self.estimator, "sample_weight"):
+        if weights is not None and has_fit_parameter(self.estimator, "sample_weight"):
             return {**fit_params, "sample_weight": weights}, {}
-        warn(
-            f"{type(self.estimator).__name__}.fit takes no sample_weight: the weights only reach the calibrator: "
-            "enable metadata routing, or use a classifier that takes them",
-            UserWarning,
-        )
+        if weights is not None:
+            warn(
+                f"{type(self.estimator).__name__}.fit takes no sample_weight: the weights only reach the calibrator: "
+                "enable metadata routing, or use a classifier that takes them",
+                UserWarning,
+            )
         return fit_params, {}
 
 
@@ -333,11 +326,6 @@ class CalibratedModel:
     def scores(self, x: Any) -> Array:
         """Log-probabilities, or decision values of an arbitrary unit; a column for each class of the classifier."""
         if not hasattr(self.estimator, "predict_proba"):
-            if not hasattr(self.estimator, "decision_function"):
-                raise TypeError(
-                    f"{type(self.estimator).__name__} has neither predict_proba nor decision_function: "
-                    "use a classifier that has one of them"
-                )
             values = _decision_values(self.estimator, x)
             if values.ndim != 2 or values.shape[1] != len(self.estimator.classes_):
                 raise ValueError(
@@ -376,6 +364,9 @@ class CalibratedModel:
 
 def _decision_values(estimator: Any, x: Any) -> Array:
     """Decision values with a column for each of two classes too."""
+    if not hasattr(estimator, "decision_function"):
+        name = type(estimator).__name__
+        raise TypeError(f"{name} has neither predict_proba nor decision_function: use a classifier that has one")
     values = np.asarray(estimator.decision_function(x), dtype=np.float64)
     return np.stack((np.zeros_like(values), values), axis=1) if values.ndim == 1 else values
 

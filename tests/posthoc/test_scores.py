@@ -19,7 +19,7 @@ from calibrant.posthoc import (
     SplineCalibration,
 )
 from calibrant.posthoc.binning import edges_at
-from calibrant.posthoc.curves import ties
+from calibrant.posthoc.curves import all_ties
 from calibrant.posthoc.map import LogOdds, NumpyOps, Steps, View, view_scores
 from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.solvers import logistic_regression
@@ -162,8 +162,8 @@ def test_edges_of_weighted_samples_are_those_of_their_copies(largest: int, tied:
     score = (score * 20).round() / 20 if tied else score
     hits = 1.0 * (generator.random(90) < 0.3)
     weight = generator.integers(1, largest, 90)
-    weighted = ties(score, hits, weight.astype(np.float64))
-    copies = ties(score.repeat(weight), hits.repeat(weight), np.ones(weight.sum()))
+    (weighted,) = all_ties(score[None], hits[None], weight.astype(np.float64))
+    (copies,) = all_ties(score.repeat(weight)[None], hits.repeat(weight)[None], np.ones(weight.sum()))
     np.testing.assert_array_equal(weighted.mass, copies.mass)
     places = np.unique((np.arange(1, 200) / 200 * weight.sum()).round())
     ascending = np.sort(score.repeat(weight))

@@ -15,10 +15,10 @@ from calibrant import posthoc
 from calibrant.commands import Recalibration
 from calibrant.commands.terminal import plain, print_json, print_scores, progress_bar, say, say_path, show_notices
 from calibrant.files import FileError, Source, naming, read_source
-from calibrant.files.cells import few
 from calibrant.files.formats import Array, suffix_of
 from calibrant.files.layout import Columns
 from calibrant.files.write import WRITTEN, check_output, output_beside, write_calibrated
+from calibrant.inputs import few
 from calibrant.metrics import InputWarning, predictions
 from calibrant.metrics.evaluate import Scores
 from calibrant.posthoc import AutoCalibration, Calibrator, FitWarning, PriorShift, TemperatureScaling
@@ -313,6 +313,5 @@ def _logits_of(source: Source, fewest: int = 1) -> Array:
     if source.kind == "logits":
         largest = np.finfo(np.float32).max
         return np.clip(source.values, -largest, largest).astype(np.float32, copy=False)
-    return np.asarray(posthoc.logits_from_probabilities(checked.of_classes("a calibrator")[0])).astype(
-        np.float32, copy=False
-    )
+    logits = np.asarray(posthoc.logits_from_probabilities(checked.of_classes("a calibrator")[0]))
+    return logits.astype(np.float32, copy=False)

@@ -148,10 +148,7 @@ def _print_narrow(console: Console, headings: Sequence[str], rows: Sequence[Sequ
 
 
 def print_scores(console: Console, columns: dict[str, Scores], *, title: str = "") -> None:
-    """Scores side by side, a column for each heading, with the convention of every row if it fits.
-
-    Columns that do not fit next to each other are split into several tables: a number is never cut.
-    """
+    """Scores side by side, with conventions if they fit, in several tables if columns do not: no number is cut."""
     rows = score_rows(list(columns.values()))
     width = max(len(value) for row in rows for value in row.values)
     width = max(width, *(min(len(name), MOST_HEADING) for name in columns))

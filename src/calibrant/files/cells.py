@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import expit
 
 from calibrant.files.formats import Array, empty_cells
-from calibrant.inputs import TOLERANCE, distributions, flattened, in_unit_interval, mistaken
+from calibrant.inputs import TOLERANCE, distributions, few, flattened, in_unit_interval, mistaken
 
 Kind = Literal["logits", "probabilities", "confidence"]
 TRUE_AND_FALSE = {"true": 1.0, "false": 0.0}
@@ -193,10 +193,7 @@ def counted_by_risk(kind: Kind, values: Array, labels: Array, weight: Array | No
 
 
 def fits_other(column: str, other: str, p: Array, samples: Array, events: Array) -> tuple[str, ...]:
-    """A notice if the probabilities of a column fit the other of two classes much better, beyond chance.
-
-    ``p`` is distinct and ascending, with the number of samples, and of ``events`` of the class that it is taken for.
-    """
+    """A notice if probabilities, counted as by ``counted_by_risk``, fit the other of two classes much better."""
     rest = samples - events
     total, came, not_came = samples.sum(), events.sum(), rest.sum()
     if min(came, not_came) == 0:
@@ -220,8 +217,3 @@ def only_class(k: float, names: Sequence[str] | None, label: str) -> str:
     """The notice that a column of labels has one class."""
     name = names[int(k)] if names is not None and 0 <= k < len(names) else f"{k:g}"
     return f"only class {name} occurs in {label!r}: check the labels"
-
-
-def few(names: Sequence[str]) -> str:
-    """The first names."""
-    return ", ".join(map(repr, names[:3])) + ", ..." * (len(names) > 3)

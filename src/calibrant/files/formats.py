@@ -1,8 +1,4 @@
-"""The formats of files of predictions, opened as named columns, and errors in one line that name the file.
-
-``Arrays`` reads files of NumPy, and ``Table`` all others: CSV, TSV, JSON Lines and Parquet, gzipped, in folders and
-patterns, are a view of DuckDB.
-"""
+"""The formats of files of predictions, opened as named columns, and errors in one line that name the file."""
 
 import codecs
 import csv
@@ -93,11 +89,9 @@ class Arrays:
         """Nothing stays open."""
 
     def names(self) -> list[str]:
-        """Names of the arrays; that of the given file comes first."""
         return sorted(self.files, key=lambda name: self.files[name] != self.path)
 
     def read(self, names: Sequence[str]) -> dict[str, Array]:
-        """Arrays by name."""
         return {name: _array(self.files[name], None if self.is_npy else name) for name in names}
 
 
@@ -149,17 +143,14 @@ class Column(NamedTuple):
 
     @property
     def is_dictionary(self) -> bool:
-        """Whether it holds values by name."""
         return self.type.startswith(("STRUCT", "MAP", "JSON"))
 
     @property
     def is_boolean(self) -> bool:
-        """Whether it holds true and false."""
         return self.type.lower() == "boolean"
 
     @property
     def is_text(self) -> bool:
-        """Whether it holds text."""
         return self.type.lower() in ("varchar", "string") or self.type.startswith("ENUM")
 
     @property
@@ -172,7 +163,7 @@ class Column(NamedTuple):
 
 
 class Table:
-    """A table in a file, a folder or a pattern, as the view ``source``; columns are read when they are needed."""
+    """Any other file, a folder or a pattern, as DuckDB's view ``source``; columns are read when they are needed."""
 
     def __init__(self, path: Path) -> None:
         import duckdb
@@ -190,11 +181,9 @@ class Table:
         self.columns = {column.name: column for column in columns}
 
     def close(self) -> None:
-        """Close the connection."""
         self.connection.close()
 
     def names(self) -> list[str]:
-        """Names of the columns."""
         return list(self.columns)
 
     def limit(self, rows: int) -> None:
@@ -208,10 +197,7 @@ class Table:
             return self.connection.execute(f"SELECT {expressions} FROM source {more}").fetchall()  # noqa: S608 (quoted)
 
     def read(self, names: Sequence[str]) -> dict[str, Array]:
-        """Columns by name, in one pass over the file; text is an array of objects, lists are ``(N, C)``.
-
-        A CSV in which a column turns from numbers into words is read as text.
-        """
+        """Columns by name, lists as ``(N, C)``; a CSV in which a column turns from numbers into words is all text."""
         import duckdb
 
         plain = [self.columns[name] for name in names if not self.columns[name].is_list]
@@ -320,10 +306,9 @@ def files_of(where: str) -> list[str]:
 def open_table(
     connection: "DuckDBPyConnection", where: str, *, as_text: bool = False, written: Path | None = None
 ) -> tuple[list[Column], tuple[str, ...]]:
-    """Make the view ``source`` of a file, a folder or a pattern; return its columns and what was assumed, in sentences.
+    """Make the view ``source``, of a CSV ``as_text`` if asked; return its columns and what was assumed, in sentences.
 
-    Afterwards the connection, opened with ``SETTINGS``, can read these files and write ``written`` only. With
-    ``as_text`` the cells of a CSV stay text, whatever they hold.
+    Afterwards the connection, opened with ``SETTINGS``, can read these files and write ``written`` only.
     """
     found = files_of(where)
     absolute = [str(Path(name).absolute()) for name in found]
@@ -347,10 +332,7 @@ def _describe(connection: "DuckDBPyConnection", reader: str) -> list[Column]:
 
 
 def _view_json(connection: "DuckDBPyConnection", quoted: str) -> list[Column]:
-    """Find the columns once, in all rows, and name them, so that no later statement looks for them again.
-
-    One object of lists, ``{"predictions": [...], "label_ids": [...]}``, becomes a row for each element.
-    """
+    """Find the columns once, in all rows; one object of lists, ``{"logits": [...]}``, has a row for each element."""
     whole = f"read_json({quoted}, sample_size = -1, union_by_name = true)"
     found = [Column(*row[:2]) for row in connection.execute(f"DESCRIBE SELECT * FROM {whole}").fetchall()]  # noqa: S608
     pairs = ", ".join(f"{text(column.name)}: {text(column.type)}" for column in found)
@@ -431,10 +413,7 @@ class Header(NamedTuple):
 
 
 def _read_header(path: Path) -> Header:
-    """Read the first line of a CSV that is neither blank nor a comment; it must hold the names of the columns.
-
-    DuckDB would take the first line that fits the rows below, and lose lines without a word.
-    """
+    """Read the first line of a CSV that is neither blank nor a comment; DuckDB would lose lines without a word."""
     try:
         with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
             start = file.read(1 << 20)

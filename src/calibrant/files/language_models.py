@@ -15,21 +15,13 @@ SOFTMAX = "probabilities are the softmax of the log-probabilities over the optio
 
 
 class Answers(NamedTuple):
-    """Log-probabilities of the options of the rows that have them, or confidences in the highest option.
+    """Log-probabilities of the options of the rows that have them, or confidences in the highest option."""
 
-    Attributes:
-        values: ``(N, C)`` log-probabilities; or ``(N,)`` confidences if rows differ in the number of options.
-        labels: Labels of these rows, or whether the highest option is right; None if there are none.
-        rows: Indices of the rows that have them; None if all do.
-        notices: What was assumed or left out, in sentences.
-        names: Names of the options, if they have any.
-    """
-
-    values: Array
-    labels: Array | None
-    rows: Array | None
+    values: Array  # (N, C) log-probabilities; or (N,) confidences if rows differ in the number of options
+    labels: Array | None  # of these rows, or whether the highest option is right
+    rows: Array | None  # indices of the rows that have them; None if all do
     notices: tuple[str, ...]
-    names: tuple[str, ...] | None = None
+    names: tuple[str, ...] | None = None  # of the options
 
 
 def read_harness(table: Table) -> Answers:

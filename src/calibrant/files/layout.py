@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from calibrant import inputs
-from calibrant.files.cells import LEFT_OUT, TRUE_AND_FALSE, Kind, called, few, number_of, numbers_of
+from calibrant.files.cells import LEFT_OUT, TRUE_AND_FALSE, Kind, called, number_of, numbers_of
 from calibrant.files.formats import Array
+from calibrant.inputs import few
 
 KINDS: tuple[Kind, ...] = ("logits", "probabilities", "confidence")
 # Log-probabilities of options, whose number may differ between rows; and the answers in logs of lm-evaluation-harness.
@@ -99,24 +100,14 @@ class Columns:
 
 @dataclass(frozen=True)
 class Layout:
-    """The columns of a source that hold predictions.
-
-    Attributes:
-        kind: Kind of the values.
-        values: Column of values, or one column for each class.
-        option: What an option calls the values: their column, or what their columns begin with.
-        labels: Column of the true class, or of the correctness; one for each label if there are several; or none.
-        prediction: Column of the predicted class, if the labels are true classes but the values only confidences.
-        classes: Names of the classes, if the columns have them.
-        notices: What was assumed, in sentences.
-    """
+    """The columns of a source that hold predictions."""
 
     kind: Kind
-    values: tuple[str, ...]
-    option: str
-    labels: tuple[str, ...] = ()
-    prediction: str | None = None
-    classes: tuple[str, ...] | None = None
+    values: tuple[str, ...]  # one column, or one for each class
+    option: str  # what an option calls the values: their column, or what their columns begin with
+    labels: tuple[str, ...] = ()  # true class or correctness; one for each label if there are several; or none
+    prediction: str | None = None  # predicted class, if the labels are true classes but the values only confidences
+    classes: tuple[str, ...] | None = None  # names, if the columns have them
     notices: tuple[str, ...] = ()
 
 
@@ -250,8 +241,9 @@ def _with_positive(
     if count != 2:
         raise ValueError(NOT_TWO)
     if positive not in known or len(known) != 2:
-        listed = ", ".join(map(repr, known[:5])) + ", ..." * (len(known) > 5)
-        raise ValueError(f"--positive {positive!r} must be one of two labels, but those of {label!r} are {listed}")
+        raise ValueError(
+            f"--positive {positive!r} must be one of two labels, but those of {label!r} are {few(known, 5)}"
+        )
     if names is not None and names[1] != positive:
         raise ValueError(
             f"its values are named {names[0]!r} and {names[1]!r}, in this order: leave out --positive, or correct the "
@@ -305,15 +297,9 @@ def names_of_classes(columns: Columns, of_values: Sequence[str] | None, count: i
 
 
 class ClassLabels(NamedTuple):
-    """What the labels of a column mean.
+    """What the labels of a column mean."""
 
-    Attributes:
-        keys: Label of each class, numbers or text; None if the labels are indices of the classes.
-        names: Names of the classes, if known.
-        notices: What was assumed, in sentences.
-    """
-
-    keys: tuple[float, ...] | tuple[str, ...] | None
+    keys: tuple[float, ...] | tuple[str, ...] | None  # label of each class; None if labels are indices of the classes
     names: tuple[str, ...] | None
     notices: tuple[str, ...] = ()
 
@@ -327,11 +313,7 @@ def class_labels(
     column: str | None = None,
     positive: str | None = None,
 ) -> ClassLabels:
-    """Decide which class each label of the column ``name`` means.
-
-    Some of the labels suffice if the ``names`` of the ``count`` classes are known, or if labels are numbers. ``column``
-    is that of the values, if it is one for two classes, and ``positive`` the class that it is for, if given.
-    """
+    """Decide which class each label of the column ``name`` means; one ``column`` of values is for ``positive``."""
     known = {called(each) for each in found}
     if "" in known:
         raise ValueError(f"column {name!r} has empty cells: fill or drop the rows")

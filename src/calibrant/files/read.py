@@ -36,30 +36,17 @@ CLASSES = ("classes_", "classes")
 
 @dataclass(frozen=True)
 class Source:
-    """Values of one kind, their labels if there are any, and what was assumed.
-
-    Attributes:
-        path: The file, folder or pattern.
-        kind: Kind of the values.
-        values: Logits or probabilities, ``(N, C)`` or ``(N,)``; or confidences, ``(N,)``.
-        labels: Class indices, or correctness of confidences; ``(N, L)`` of several labels; None if there are none.
-        names: Names of the classes, if known.
-        weight: Weights of the samples, if named.
-        used: Columns of the values.
-        label: Column of the labels.
-        rows: Indices of the rows that were kept, if some were left out.
-        notices: What was assumed or left out, in sentences.
-    """
+    """Values of one kind, their labels if there are any, and what was assumed."""
 
     path: Path
     kind: cells.Kind
-    values: Array
-    labels: Array | None = None
-    names: tuple[str, ...] | None = None
+    values: Array  # logits or probabilities, (N, C) or (N,); or confidences, (N,)
+    labels: Array | None = None  # class indices, or correctness of confidences; (N, L) of several labels
+    names: tuple[str, ...] | None = None  # of the classes, if known
     weight: Array | None = None
-    used: tuple[str, ...] = ()
-    label: str | None = None
-    rows: Array | None = None
+    used: tuple[str, ...] = ()  # columns of the values
+    label: str | None = None  # column of the labels
+    rows: Array | None = None  # indices of the rows that were kept, if some were left out
     notices: tuple[str, ...] = ()
 
     def predictions(self) -> Predictions:

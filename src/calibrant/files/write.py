@@ -75,10 +75,7 @@ def write_predictions(
 
 
 def write_calibrated(path: Path, source: Source, probabilities: Array) -> None:
-    """Write the calibrated probabilities of a source in place of its values; all other columns stay as they are.
-
-    Rows that were left out when the source was read are left out.
-    """
+    """Write the calibrated probabilities of the rows of a source in place of its values; other columns stay."""
     new = _by_class("probabilities", probabilities, source.names)
     if suffix_of(path) != ".npz" and is_table(source.path):
         _write_table(path, new, source)

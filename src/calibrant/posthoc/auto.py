@@ -18,11 +18,7 @@ from calibrant.posthoc.solvers import mixture_weights
 
 @dataclass(frozen=True)
 class Rules:
-    """All constants of the method, each with its reason.
-
-    A number in a reason is the rise of the log loss without the rule: the mean of the 269 pairs of the arena, or on the
-    data that is named.
-    """
+    """All constants of the method; a number in a reason is the mean rise of the log loss in the arena without it."""
 
     # With fewer samples nothing is fitted: they cannot show a gain.
     rows_of_a_fit: int = 10
@@ -63,7 +59,6 @@ class Unchanged(Calibrator):
     """The predictions as they are, as a member of a mixture."""
 
     def fit_map(self, data: HeldOut) -> Map:
-        """Nothing to fit."""
         return self.mixed(Logits(), data)
 
 
@@ -101,9 +96,7 @@ def _losses(probabilities: Array, data: HeldOut) -> Array:
 
 
 class AutoCalibration(Calibrator):
-    r"""Mix several methods, with the weights that have the lowest log loss in cross-validation: :doc:`/methods/auto`.
-
-    .. math:: \hat p = \sum_m w_m\, \hat p_m, \qquad w \ge 0,\ \sum_m w_m = 1
+    """Mix several methods, with the weights that have the lowest log loss in cross-validation: :doc:`/methods/auto`.
 
     The result is deterministic and does not depend on the order of the samples. Without clear evidence of a gain, the
     predictions are corrected by half or kept, and a notice says so.

@@ -46,7 +46,7 @@ class HistogramBinning(ScoreCalibrator):
         bins: Number of bins, which are right-closed.
         mode: ``"equal-mass"``, bins with the same number of samples, apart from ties; or ``"equal-width"``.
         view: ``"top-label"``; or ``"class-wise"``, where samples that share their bins in all classes become identical.
-        strict: No mixing with the uniform distribution; see :class:`Calibrator`.
+        strict: See :class:`Calibrator`.
 
     Example:
         >>> logits = np.array([3.0, 3.0, 3.0, 3.0, -3.0, -3.0])
@@ -64,7 +64,6 @@ class HistogramBinning(ScoreCalibrator):
         self.mode = mode
 
     def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> Iterator[Curve]:
-        """Count hits in bins."""
         cut = np.arange(1, self.bins) / self.bins
         count, copies = copies_of(weight)
         for found in all_ties(scores.probability(XP), hits, weight * copies):

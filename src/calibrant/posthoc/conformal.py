@@ -16,10 +16,9 @@ from calibrant.posthoc.map import Part, evaluated
 ScoreName = Literal["lac", "aps", "raps", "top-k"]
 TuningGoal = Literal["size", "size-stratified coverage"]
 CoverageName = Literal["marginal", "class-conditional", "group-conditional"]
-# A number, a string, or a tuple of them: what JSON can hold, so that groups travel with the file.
+# What JSON can hold, so that groups travel with the file.
 Group = str | int | float | tuple[Any, ...]
-# Scores this many roundings above a threshold count as equal to it: the same probabilities in another order, or in
-# another runtime such as ONNX's, are rounded differently.
+# Scores this many roundings above a threshold count as equal to it: another order or runtime rounds differently.
 ROUNDINGS = 16
 # Width of the 90 % range of the coverage above which there is a notice: 5 points to each side.
 WIDEST = 0.1
@@ -73,12 +72,7 @@ class Sets(Part):
 
 
 def uniform(xp: Any, logits: Any, seed: int) -> Any:
-    """A number in (0, 1) for each row, ``(N, 1)``, that depends only on its bits and the seed.
-
-    Multilinear hashing: the words of a row, each times a random number, are summed modulo 2^64, and the upper half of
-    the sum is uniform over the seeds, and independent for rows that differ (Lemire, Kaser, "Strongly Universal String
-    Hashing is Fast", 2014). Then its bits are permuted, so that rows at equal distances have numbers that are not.
-    """
+    """A number in (0, 1) for each row, ``(N, 1)``, hashed from its bits and the seed: :doc:`/methods/conformal`."""
     words = xp.bits(logits + 0.0)  # since the two zeros have different bits
     factors = xp.like(random_words(seed, words.shape[1] + 1), words)
     low = 2**32 - 1
@@ -136,11 +130,7 @@ def fewest_samples(alpha: float) -> int:
 
 
 def coverage_range(samples: int, alpha: float) -> tuple[float, float]:
-    r"""5 % and 95 % quantiles of the coverage of a threshold from n samples; (1, 1) if it is infinite.
-
-    Over draws of the n samples, the coverage of all future ones is Beta distributed with parameters
-    :math:`n + 1 - l` and :math:`l = \lfloor (n+1)\alpha \rfloor` if no scores tie, and larger if they do.
-    """
+    """5 % and 95 % quantiles of the coverage, Beta distributed without ties; (1, 1) if the threshold is infinite."""
     from scipy.special import betaincinv
 
     place = place_of_quantile(samples, alpha)
@@ -165,15 +155,14 @@ class ConformalClassifier(Fitted):
     - ``"raps"``: the same plus :math:`\lambda \max(r - k, 0)`, which keeps sets of many classes small;
     - ``"top-k"``: :math:`r`; sets of the same size, with the smallest k that covers enough.
 
-    Coverage holds on average over all samples (``"marginal"``), the samples of each class (``"class-conditional"``), or
-    those of each group (``"group-conditional"``): then ``fit`` and ``predict_set`` need the group of each sample, and a
-    module takes its position in ``groups_`` as a second argument. For ONNX, use ``randomized=False`` with APS and RAPS.
-
     Args:
         score: ``"lac"``, ``"aps"``, ``"raps"`` or ``"top-k"``.
         alpha: Share of samples whose set may miss the right class.
-        coverage: ``"marginal"``, ``"class-conditional"`` or ``"group-conditional"``.
-        randomized: False replaces U by 1: the sets are not random, and cover more than :math:`1 - \alpha`.
+        coverage: ``"marginal"``, on average over all samples; ``"class-conditional"``, over those of each class; or
+            ``"group-conditional"``, over those of each group: then ``fit`` and ``predict_set`` need the groups, and a
+            module takes positions in ``groups_`` as a second argument.
+        randomized: False replaces U by 1, as ONNX needs it: the sets are not random, and cover more than
+            :math:`1 - \alpha`.
         penalty: :math:`\lambda` of RAPS, or ``"tune"``: the best for the goal ``tune_for``.
         rank: k of RAPS, or ``"tune"``: the rank that the right class exceeds with probability at most alpha.
             Tuning uses 30 % of the data, which is then not used for :math:`\hat q`.

@@ -76,7 +76,6 @@ class ScoreCalibrator(Calibrator):
         """Fit a curve to each row of scores and hits, ``(rows, N)``, with arrays of one dimension."""
 
     def fit_map(self, data: HeldOut) -> Map:
-        """Fit the curves, one block of scores at a time."""
         classes = data.logits.shape[1]
         found = evaluated(lambda xp, rows: view_scores(xp, rows, self.view)[0], data.logits)
         if self.view == "top-label":
@@ -109,9 +108,7 @@ def stacked(rows: list[Array], dtype: Any) -> Array:
 
 
 class PlattScaling(ScoreCalibrator):
-    r"""Logistic regression on the log-odds of a probability: :doc:`/methods/platt`.
-
-    .. math:: \hat z = \sigma\!\left(a \ln\frac{z}{1-z} + b\right)
+    """Logistic regression on the log-odds of a probability: :doc:`/methods/platt`.
 
     Example:
         >>> logits = np.array([3.0, -3.0] * 500)  # binary: the logit of class 1
@@ -121,7 +118,6 @@ class PlattScaling(ScoreCalibrator):
     """
 
     def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> Iterator[Curve]:
-        """Fit the regressions."""
         odds = scores.log_odds(XP).astype(np.float64)
         features = np.stack((odds, np.ones_like(odds)), axis=1)
         right = (hits @ weight)[:, None]
@@ -133,9 +129,7 @@ class PlattScaling(ScoreCalibrator):
 
 
 class BetaCalibration(ScoreCalibrator):
-    r"""Logistic regression on the logarithms of a probability and of its complement: :doc:`/methods/beta`.
-
-    .. math:: \hat z = \sigma\left(a \ln z - b \ln(1 - z) + c\right), \qquad a, b \ge 0
+    """Logistic regression on the logarithms of a probability and of its complement: :doc:`/methods/beta`.
 
     Example:
         >>> logits = np.array([3.0, -3.0] * 500)
@@ -174,18 +168,14 @@ class Ties(NamedTuple):
     hits: Array
 
 
-def ties(score: Array, hits: Array, weight: Array) -> Ties:
-    """Sort the samples, and take ties together."""
-    order = score.argsort()
-    ascending, mass = score[order], weight[order]
-    firsts = np.flatnonzero(np.diff(ascending, prepend=-np.inf))
-    sums = (np.add.reduceat(part, firsts) for part in (mass, mass * hits[order]))
-    return Ties(ascending[firsts], *sums)
-
-
-def all_ties(scores: Array, hits: Array, weight: Array) -> list[Ties]:
-    """Those of each row."""
-    return [ties(*row, weight) for row in zip(scores, hits, strict=True)]
+def all_ties(scores: Array, hits: Array, weight: Array) -> Iterator[Ties]:
+    """Sort the samples of each row, and take ties together."""
+    for score, happened in zip(scores, hits, strict=True):
+        order = score.argsort()
+        ascending, mass = score[order], weight[order]
+        firsts = np.flatnonzero(np.diff(ascending, prepend=-np.inf))
+        sums = (np.add.reduceat(part, firsts) for part in (mass, mass * happened[order]))
+        yield Ties(ascending[firsts], *sums)
 
 
 def pooled(found: Ties) -> IndexArray:
@@ -241,11 +231,7 @@ class CentredIsotonicCalibration(ScoreCalibrator):
 
 
 class VennAbers(ScoreCalibrator):
-    r"""Inductive Venn-Abers prediction: an interval for each probability, merged into one: :doc:`/methods/venn_abers`.
-
-    A new score joins the held-out data as a miss and as a hit: isotonic regression gives it :math:`p_0, p_1`.
-
-    .. math:: \hat z = \frac{p_1}{1 - p_0 + p_1}
+    """Inductive Venn-Abers prediction: an interval for each probability, merged into one: :doc:`/methods/venn_abers`.
 
     Example:
         >>> logits = np.array([3.0, -3.0] * 500)
@@ -290,17 +276,11 @@ class VennAbers(ScoreCalibrator):
 
 
 def value_of_a_hit(found: Ties) -> Steps:
-    r"""Value of the isotonic regression at a new hit, for every place it can have.
-
-    Let :math:`W_i, H_i` be the mass and the hits of the lowest i ties. A hit between ties i and i + 1, or tied with
-    the latter, moves all later points :math:`(W, H)` by (1, 1). Its value is the slope of the convex minorant at the
-    edge that connects the points before it with those after: the running maximum over :math:`j \le i` of the tangents
-    :math:`\min_{k \ge j} (H_k + 1 - H_j) / (W_k + 1 - W_j)`, which touch corners of the minorant of the held-out data
-    (Vovk et al., section 4). Along ties of hits only, tangents do not become steeper, and they are not computed.
-    """
+    """Value of the isotonic regression at a new hit, for every place it can have: :doc:`/methods/venn_abers`."""
     width, height = sums_before(found.mass), sums_before(found.hits)
     corner = np.append(pooled(found), len(found.mass))
-    # The points whose tangents count: the beginning, and the end of each tie with misses.
+    # The points whose tangents count, since those along ties of hits only are not steeper: the beginning, and the end
+    # of each tie with misses.
     point = np.append(0, np.flatnonzero(found.hits < found.mass) + 1)
     x, y = width[point], height[point]
     touched = corner[touching(width[corner], height[corner], x - 1, y - 1, corner.searchsorted(point))]
@@ -313,10 +293,7 @@ def value_of_a_hit(found: Ties) -> Steps:
 
 
 def touching(width: Array, height: Array, x: Array, y: Array, nearest: IndexArray) -> IndexArray:
-    """Corner that the tangent from each point (x, y) touches, from the nearest one on, by bisection.
-
-    The tangent touches the first corner after which the minorant's edge passes below the point, or through it.
-    """
+    """Corner that each tangent touches: the first after which the minorant's edge passes not above its point (x, y)."""
     run = np.diff(width)  # 0 where weights are lost in the sum
     slope = np.append(np.diff(height) / np.where(run > 0, run, 1.0), 0.0)
     axis = height - slope * width
@@ -329,7 +306,7 @@ def touching(width: Array, height: Array, x: Array, y: Array, nearest: IndexArra
 
 
 def steps(edges: Array, values: Array) -> Steps:
-    """A step function, with one more edge beyond all scores: so that there is one to repeat."""
+    """A step function, with one more edge beyond all scores, to be repeated."""
     return Steps(np.append(edges, edges.dtype.type(np.inf)), np.append(values, values[-1]))
 
 
@@ -339,7 +316,7 @@ class SplineCalibration(ScoreCalibrator):
     Args:
         knots: Number of knots of the spline, at equal steps of the quantile.
         view: ``"top-label"``, as in the paper; or ``"class-wise"``, which helps little with many classes.
-        strict: No mixing with the uniform distribution; see :class:`Calibrator`.
+        strict: See :class:`Calibrator`, as in all methods.
 
     Example:
         >>> logits = np.array([3.0, -3.0] * 500)
@@ -355,7 +332,6 @@ class SplineCalibration(ScoreCalibrator):
             raise ValueError(f"knots must be at least 2, got {knots}")
 
     def fit_scores(self, scores: LogScores, hits: Array, weight: Array) -> Iterator[Curve]:
-        """Fit the splines and tabulate the maps."""
         from scipy.interpolate import CubicSpline  # a fit needs it, and a saved calibrator does not
 
         basis = CubicSpline(np.linspace(0, 1, self.knots), np.eye(self.knots), bc_type="natural")
@@ -391,7 +367,6 @@ class SmoothScaling(StructuredMatrixScaling):
     """
 
     def fit_map(self, data: HeldOut) -> Map:
-        """Solve for the temperature, then for line and curve of every strength."""
         if data.logits.shape[1] > 2:
             return super().fit_map(data)
         scaled, features = self.features(data._replace(logits=data.logits.astype(np.float64)))
@@ -403,7 +378,7 @@ def fit_curve(odds: Array, hits: Array, counts: Array) -> tuple[Array, Array, Ar
     """Slope and shift of the line, and the curve's knots and values: averages over the strengths of the prior."""
     knots = knots_of(odds)
     z, y, counts = joined(odds, hits, counts)
-    line, bends = np.stack((z, np.ones_like(z))), roughness_basis(knots, z).T
+    line, bends = np.stack((z, np.ones_like(z))), roughness_basis(knots, z).T  # no bends of fewer than 4 knots
     # Strengths as factors of the curve: then all coefficients have the same prior.
     factors = np.ones((len(SCALES), len(line) + len(bends)))
     factors[:, 2:] = np.array(SCALES)[:, None]
@@ -465,10 +440,7 @@ def knots_of(odds: Array) -> Array:
 
 
 def roughness_basis(knots: Array, odds: Array) -> Array:
-    r"""Curves :math:`\sum_k d_k |v - k|^3`, ``(N, knots - 2)``, with :math:`\int g''^2 = u^T u` for coefficients u.
-
-    There are none with fewer than 4 knots.
-    """
+    r"""Curves :math:`\sum_k d_k |v - k|^3`, ``(N, knots - 2)``, with :math:`\int g''^2 = u^T u` for coefficients u."""
     if len(knots) < FEWEST_KNOTS:
         return np.zeros((len(odds), 0))
     centre = (knots[0] + knots[-1]) / 2

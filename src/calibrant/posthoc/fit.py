@@ -21,8 +21,7 @@ GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio
 
 # With fewer samples, whether predictions are right is chance.
 FEWEST = 10
-# Fits of few rows are compared with doing nothing: of up to this many, or four times those that a method needs, if the
-# logits have no more than so many elements.
+# Fits of up to so many rows, or four times those needed, and so many logits are compared with doing nothing.
 COMPARED, COMPARED_ELEMENTS = 200, 2**16
 LIKE_PROBABILITIES = "these logits look like probabilities: pass logits_from_probabilities(probabilities)"
 
@@ -68,10 +67,9 @@ def random_words(seed: int, count: int) -> IndexArray:
 
 
 def canonical_order(data: HeldOut) -> IndexArray:
-    """A permutation of the samples, the same sequence in whatever order they came.
+    """A permutation of the samples, the same sequence in whatever order they came: by class, and a random projection.
 
-    They are sorted by class, and then by a fixed random projection of their logits: the last bits of the logits, which
-    depend on the processor, can only exchange neighbours that are nearly equal.
+    The last bits of logits, which depend on the processor, can only exchange neighbours that are nearly equal.
     """
     factors = random_words(0, data.logits.shape[1]) / 2.0**63
 

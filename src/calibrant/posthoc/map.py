@@ -1,7 +1,6 @@
 """Maps: what a fit makes. Data of a few kinds, evaluated by one code on NumPy arrays, torch tensors and ONNX graphs.
 
-A map is a dataclass of arrays, numbers and further maps. So it is saved, moved to a device, folded into a layer and
-exported by its kind, whatever method made it. ``of`` is the map whose result it takes: the chain ends in ``Logits``.
+A map is a dataclass of arrays, numbers and maps; ``of`` is the map whose result it takes: the chain ends in ``Logits``.
 """
 
 import math
@@ -162,19 +161,14 @@ class LogScores(NamedTuple):
 
 
 def _exp(xp: Any, log_p: Array, double: bool) -> Array:
-    """Probabilities that are to be rounded: in float32 those below exp(-104) are 0.
-
-    They are not below the smallest normal number of float64, since operations on smaller ones take 50 times as long.
-    """
+    """Probabilities that are to be rounded: in float32 those below exp(-104) are 0."""
+    # Operations on numbers below the smallest normal one take 50 times as long.
     return xp.exp(xp.clip(log_p, -708.0 if double else -104.0, None))
 
 
 def view_scores(xp: Any, logits: Array, view: View) -> tuple[LogScores, Array | None]:
-    """Scores of class 1 of two, ``(N, 1)``, or of all classes, ``(N, C)``; or of the top class, with a mask of it.
-
-    They are computed in float64 and rounded once: other libraries then find the same bits, and so the same step of a
-    step function.
-    """
+    """Scores of class 1 of two, ``(N, 1)``, or of all classes, ``(N, C)``; or of the top class, with a mask of it."""
+    # Rounded once: other libraries then find the same bits, and so the same step of a step function.
     log_p = xp.log_softmax(xp.wide(logits))
     if view == "class-wise" and logits.shape[1] == 2:
         return LogScores(xp.like(log_p[:, 1:], logits), xp.like(log_p[:, :1], logits)), None
@@ -254,10 +248,7 @@ def from_description(description: Any, arrays: dict[str, Array], name: str = "")
 
 
 class Map(Part):
-    """A map of ``(N, C)`` logits: calibrated logits, whose softmax are the calibrated probabilities.
-
-    Each kind computes one of the two directly, and gets the other from it.
-    """
+    """A map of ``(N, C)`` logits: calibrated logits, or their softmax; each kind computes one of the two."""
 
     def logits(self, xp: Any, rows: Array) -> Array:
         """Calibrated logits, ``(N, C)``."""
@@ -421,15 +412,11 @@ class TwoSteps(Curve):
 
 @dataclass(frozen=True, eq=False)
 class Curves(Map):
-    """Scores mapped by a curve: of every class, with rows divided by their sum; or of the predicted class.
-
-    ``single`` says that the curve was fitted on float32 scores. A table has its steps at the scores of the fit, and the
-    same score in another precision may lie on the other side: so float64 logits are rounded first.
-    """
+    """Scores mapped by a curve: of every class, with rows divided by their sum; or of the predicted class."""
 
     curve: Curve
     view: View
-    single: bool
+    single: bool  # fitted on float32 scores: float64 logits are rounded first, to the same side of each step
 
     def scores(self, xp: Any, rows: Array) -> tuple[LogScores, Array | None]:
         """Scores of the view, one after the other in rows, and the mask of the top class."""
@@ -469,10 +456,7 @@ def _divided(xp: Any, shares: Array, left: Array, confidence: Array) -> Array:
 
 
 def evaluated(function: Callable[..., Any], rows: Array, *more: Array) -> Any:
-    """Apply a function of operations and rows, such as ``map.probabilities``: to arrays in pieces, to tensors at once.
-
-    ``more`` are further arguments with one entry for each row.
-    """
+    """Apply a function of operations, rows, and ``more`` of each row: to arrays in pieces, to tensors at once."""
     if is_tensor(rows):
         torch, kind = sys.modules["torch"], rows.device.type
         # The eight bits of precision of autocast's products are too few for a confidence.

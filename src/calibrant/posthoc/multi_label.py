@@ -93,7 +93,6 @@ class MultiLabelCalibration(Fitted):
         return self.warned()
 
     def __call__(self, logits: Any) -> Any:
-        """Return the calibrated probability of every label, as ``predict_proba`` does."""
         return self.predict_proba(logits)
 
     def predict_proba(self, logits: Any) -> Any:

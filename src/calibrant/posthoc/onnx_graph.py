@@ -55,7 +55,6 @@ class Node:
 
     @property
     def T(self) -> "Node":
-        """The transpose."""
         return self.graph.made("Transpose", self, shape=self.shape[::-1])
 
     def __getitem__(self, key: Any) -> "Node":
@@ -80,10 +79,7 @@ class OnnxOps(NumpyOps):
     def made(
         self, operator: str, *inputs: Node, dtype: Any = None, shape: Shape | None = None, output: int = 0, **how: Any
     ) -> Node:
-        """Add a node, whose dtype and shape are by default those of its first input and of all inputs broadcast.
-
-        ``output`` is the number of the output that is wanted.
-        """
+        """Add a node; its dtype is by default that of its first input, and its shape that of all inputs broadcast."""
         names = [f"v{len(self.nodes)}_{number}" for number in range(output + 1)]
         self.nodes.append(helper.make_node(operator, [each.name for each in inputs], names, **how))
         shape = _broadcast([each.shape for each in inputs]) if shape is None else shape

@@ -49,7 +49,6 @@ class PriorShift(Calibrator):
         >>> shift = PriorShift([0.95, 0.05], "platt").fit(2 * logits, ill)
         >>> float(shift.predict_proba(np.zeros(1))[0, 1].round(2))
         0.05
-
     """
 
     found = ("prior", "source_", "confusion_")
@@ -83,14 +82,12 @@ class PriorShift(Calibrator):
         return self.moved(self.calibrator.map_)
 
     def moved(self, known: Map) -> Map:
-        """The calibrator's map, moved to the new frequencies."""
         if self.prior is None:
             return known
         change = np.maximum(self.prior, TINY) / self.source_
         return Affine(np.array(1.0), np.log(change), known, of_log_probabilities=True)
 
     def examine(self, data: HeldOut) -> None:
-        """Collect the notices of the calibrator."""
         self.calibrator.labels_ = self.labels_
         self.calibrator.examine(data)
         self.notices_ += self.calibrator.notices_

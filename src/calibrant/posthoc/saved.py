@@ -1,25 +1,21 @@
-"""Files of fitted calibrators: safetensors with a header in JSON, and ONNX models.
-
-Safetensors are read without the code and packages of a fit.
-"""
+"""Files of fitted calibrators: safetensors with a header in JSON, and ONNX models."""
 
 import json
 import os
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from calibrant.atomic import write_whole
+from calibrant import __version__
+from calibrant.atomic import FileError, write_whole
 from calibrant.inputs import FitWarning, warn
 from calibrant.posthoc.fit import Fitted
 from calibrant.posthoc.map import Curves, from_description
 
 FORMAT = "calibrant-calibrator"
 VERSION = 2
-# Key of the header in the metadata of safetensors, whose values are strings.
-KEY = "calibrant"
+KEY = "calibrant"  # of the header in the metadata of safetensors
 
 
 def save(calibrator: Fitted, path: str | os.PathLike[str], *, inputs: str | None = None) -> None:
@@ -56,7 +52,7 @@ def save(calibrator: Fitted, path: str | os.PathLike[str], *, inputs: str | None
     header = {
         "format": FORMAT,
         "version": VERSION,
-        "calibrant": _own_version(),
+        "calibrant": __version__,
         "method": type(calibrator).__name__,
         "options": calibrator.options(),
         "classes": calibrator.class_count_,
@@ -88,13 +84,13 @@ def load(path: str | os.PathLike[str], *, kind: type[Any] = Fitted) -> Any:
     arrays = {name: np.array(value) for name, value in arrays_in(Path(path).read_bytes()).items()}
     method = Fitted.kinds.get(header.get("method", ""))
     if method is None:
-        raise _error(
+        raise FileError(
             path,
             f"holds {header.get('method')!r} of calibrant {header.get('calibrant')}, which this version does not have: "
             "install that calibrant",
         )
     if not issubclass(method, kind):
-        raise _error(path, f"holds a {method.__name__}, expected a {kind.__name__}: pass a file that holds one")
+        raise FileError(path, f"holds a {method.__name__}, expected a {kind.__name__}: pass a file that holds one")
     try:
         calibrator: Any = method(**{name: _tuples(value) for name, value in header["options"].items()})
         calibrator.map_ = from_description(header["map"], arrays)
@@ -104,8 +100,7 @@ def load(path: str | os.PathLike[str], *, kind: type[Any] = Fitted) -> Any:
         calibrator.class_count_, calibrator.labels_ = header["classes"], header["labels"]
         calibrator.samples_ = header["rows"]
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        said = " ".join(str(error).split())
-        raise _error(path, f"holds {method.__name__}, which cannot be restored: {said}") from None
+        raise FileError(path, f"holds {method.__name__}, which cannot be restored: {error}") from None
     return calibrator
 
 
@@ -117,15 +112,17 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
         with safe_open(path, framework="numpy") as file:
             header = json.loads((file.metadata() or {}).get(KEY, "null"))
     except (SafetensorError, ValueError) as error:
-        raise _error(path, f"is not a safetensors file, or is damaged ({error})") from None
+        raise FileError(path, f"is not a safetensors file, or is damaged ({error})") from None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise _error(path, "is a safetensors file, but not of a calibrator: pass one that calibrant.posthoc.save wrote")
+        raise FileError(
+            path, "is a safetensors file, but not of a calibrator: pass one that calibrant.posthoc.save wrote"
+        )
     version = header.get("version")
     if version != VERSION:
         remedy = "fit again and save, or use the calibrant that wrote it"
         if isinstance(version, int) and version > VERSION:
             remedy = "install a newer calibrant"
-        raise _error(
+        raise FileError(
             path,
             f"has version {version} of the file format, written by calibrant {header.get('calibrant')}, and this "
             f"calibrant reads version {VERSION}: {remedy}",
@@ -136,10 +133,8 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
 def to_onnx(calibrator: Fitted, path: str | os.PathLike[str]) -> None:
     """Write a fitted calibrator as an ONNX model: ``logits`` in, ``probabilities`` out, both float32 ``(N, C)``.
 
-    The batch has any size N. A binary calibrator takes ``(N, 2)`` too: a column of zeros and the logit. Probabilities
-    equal those of ``predict_proba`` for the same float32 logits to 1e-6. The metadata of the model has
-    ``calibrant.labels``, a JSON list with the label of each column. Group-conditional sets have a second input
-    ``groups``, int64 ``(N,)``: positions in ``groups_``, or -1 for an unknown group. :doc:`/shipping` has more.
+    A binary calibrator takes ``(N, 2)`` too: a column of zeros and the logit. Group-conditional sets have a second
+    input ``groups``, int64 ``(N,)``: positions in ``groups_``, or -1 for an unknown group. :doc:`/shipping` has more.
 
     Args:
         calibrator: Any fitted calibrator, or a ``ConformalClassifier`` without randomisation, whose output ``sets`` is
@@ -162,14 +157,3 @@ def to_onnx(calibrator: Fitted, path: str | os.PathLike[str]) -> None:
 
 def _tuples(value: Any) -> Any:
     return tuple(_tuples(each) for each in value) if isinstance(value, list) else value
-
-
-def _own_version() -> str:
-    try:
-        return metadata.version("calibrant")
-    except metadata.PackageNotFoundError:
-        return "unknown"
-
-
-def _error(path: str | os.PathLike[str], problem: str) -> ValueError:
-    return ValueError(f"{os.fspath(path)}: {problem}")

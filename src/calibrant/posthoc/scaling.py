@@ -73,9 +73,7 @@ class Tempered(Calibrator):
 
 
 class TemperatureScaling(Tempered):
-    r"""Divide the logits by one temperature T, the minimiser of the NLL on held-out data: :doc:`/methods/temperature`.
-
-    .. math:: \hat p = \mathrm{softmax}(l / T)
+    """Divide the logits by one temperature T, the minimiser of the NLL on held-out data: :doc:`/methods/temperature`.
 
     Where the NLL has no minimum, T is bounded, at 1/80 or 1,000 times the largest difference of logits in a row, or 1,
     and a notice says so.
@@ -98,7 +96,6 @@ class TemperatureScaling(Tempered):
     moves_classes = False
 
     def fit_map(self, data: HeldOut) -> Map:
-        """Solve for the temperature."""
         return self.mixed(self.fit_temperature(data), data)
 
     def examine(self, data: HeldOut) -> None:
@@ -115,10 +112,7 @@ class TemperatureScaling(Tempered):
 
 
 class EnsembleTemperatureScaling(Tempered):
-    r"""Mix the temperature-scaled, the original and the uniform prediction: :doc:`/methods/ensemble_temperature`.
-
-    .. math:: \hat p = w_1\, \mathrm{softmax}(l / T) + w_2\, \mathrm{softmax}(l) + w_3 / C,
-        \qquad w \ge 0,\ w_1 + w_2 + w_3 = 1
+    """Mix the temperature-scaled, the original and the uniform prediction: :doc:`/methods/ensemble_temperature`.
 
     Example:
         >>> logits = np.array([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
@@ -133,7 +127,6 @@ class EnsembleTemperatureScaling(Tempered):
     weights_: tuple[float, ...]
 
     def fit_map(self, data: HeldOut) -> Map:
-        """Solve for the temperature, then for the weights."""
         maps = self.fit_temperature(data), Logits(), Affine(np.array(0.0), np.array(0.0))
         wide = data.logits.astype(np.float64, copy=False)
         of_right = [evaluated(each.probabilities, wide)[data.of_target] for each in maps]
@@ -169,26 +162,19 @@ def _estimate(logits: Any, target: Any, weight: Any) -> float:
     if stride < 4:
         return 0.0
     some = None if weight is None else weight[::stride]
-    try:
-        return math.log(best_temperature(logits[::stride], target[::stride], some, start=0.0, tolerance=1e-2))
-    except TemperatureError:
-        return 0.0
+    return math.log(temperature_or_one(logits[::stride], target[::stride], some, start=0.0, tolerance=1e-2))
 
 
-def temperature_or_one(logits: Any, target: Any, weight: Any = None) -> float:
-    """Return the best temperature, or 1 if there is none, as a start for fits with more parameters."""
+def temperature_or_one(logits: Any, target: Any, weight: Any = None, **search: float) -> float:
+    """Return the best temperature, or 1 if there is none, as a start for other fits."""
     try:
-        return best_temperature(logits, target, weight)
+        return best_temperature(logits, target, weight, **search)
     except TemperatureError:
         return 1.0
 
 
 def standard_error(logits: Any, target: Any, log_temperature: float, *, weight: Any = None) -> float:
-    r"""Return the standard error of the log of a fitted temperature, by the sandwich formula.
-
-    With :math:`g_i` the derivative of the NLL of sample i in :math:`\beta = 1/T` and :math:`h` the sum of its second
-    derivatives, that of :math:`\log T` is :math:`\sqrt{\sum_i g_i^2} / (\beta h)`.
-    """
+    r"""Return the standard error of the log of a fitted temperature, by the sandwich formula in :math:`\beta = 1/T`."""
     beta = math.exp(-log_temperature)
     squares = curvature = 0.0
     for chunk in _TemperatureProblem(logits, target, weight).chunks():
@@ -201,15 +187,12 @@ def standard_error(logits: Any, target: Any, log_temperature: float, *, weight: 
 
 
 class _Chunk(NamedTuple):
-    """Relative logits ``(C, n)``, those of the label ``(n,)``, weights ``(n,)`` or None, and ``(C,)`` ones.
+    """Some of the samples, in columns."""
 
-    A product with ones is the quickest sum over classes.
-    """
-
-    below: Array
-    true: Array
+    below: Array  # relative logits, (C, n)
+    true: Array  # those of the label, (n,)
     weight: Array | None
-    ones: Array
+    ones: Array  # (C,): a product with ones is the quickest sum over classes
 
     def total(self, values: Array) -> float:
         """Sum of values of the samples, times their weights, in float64."""
@@ -245,7 +228,6 @@ class _TemperatureProblem:
         self.kept = list(self._prepared()) if self.logits.size <= KEPT else None
 
     def chunks(self) -> Iterable[_Chunk]:
-        """All samples."""
         return self._prepared() if self.kept is None else self.kept
 
     def _prepared(self) -> Iterator[_Chunk]:
@@ -359,9 +341,7 @@ def _cubic(one: tuple[float, float, float], two: tuple[float, float, float]) -> 
 
 
 class VectorScaling(Calibrator):
-    r"""Scale and shift the logit of every class, by the minimiser of the NLL: :doc:`/methods/vector`.
-
-    .. math:: \hat p = \mathrm{softmax}(w \odot l + b)
+    """Scale and shift the logit of every class, by the minimiser of the NLL: :doc:`/methods/vector`.
 
     The map depends on the constant that is added to all logits of a row, which a softmax does not see: use it on the
     logits of the model it was fitted for.
@@ -378,7 +358,6 @@ class VectorScaling(Calibrator):
         return 10 * classes
 
     def fit_map(self, data: HeldOut) -> Map:
-        """Minimise the NLL."""
         classes = data.logits.shape[1]
         start = Correction(np.full(classes, 1 / temperature_or_one(*data) - 1), np.zeros(classes))
         pull = PULL / (2 * classes)
@@ -389,13 +368,10 @@ class VectorScaling(Calibrator):
 class MatrixScaling(Calibrator):
     r"""Map the logits by a full matrix and a shift, kept near diagonal by the ODIR penalty: :doc:`/methods/matrix`.
 
-    .. math:: \hat p = \mathrm{softmax}(W l + b), \qquad
-        \min_{W, b}\ \mathrm{NLL} + \frac{\lambda}{C(C-1)} \sum_{k \ne j} W_{kj}^2 + \frac{\mu}{C} \sum_k b_k^2
-
     Args:
         off_diagonal_penalty: :math:`\lambda`, or ``"cv"``: the power of ten with the lowest NLL in cross-validation.
         bias_penalty: :math:`\mu`, or ``"cv"``. If both are, :math:`\lambda` is chosen first, with :math:`\mu = 1`.
-        strict: No mixing with the uniform distribution; see :class:`Calibrator`.
+        strict: See :class:`Calibrator`.
 
     Example:
         >>> logits = np.random.default_rng(0).normal(size=(200, 3))
@@ -426,7 +402,6 @@ class MatrixScaling(Calibrator):
         return 10 * classes
 
     def fit_map(self, data: HeldOut) -> Map:
-        """Choose the penalties if requested, and minimise the penalised NLL."""
         samples, classes = data.logits.shape
         start = Correction((1 / temperature_or_one(*data) - 1) * np.eye(classes), np.zeros(classes))
         features = data
@@ -456,7 +431,7 @@ class MatrixScaling(Calibrator):
     def _cross_validated(
         self, data: HeldOut, start: Correction, grid: list[tuple[float, float]]
     ) -> tuple[float, float]:
-        """Return the penalties with the lowest held-out NLL; stop once two in a row have not lowered it."""
+        """The penalties with the lowest held-out NLL; the search stops once two in a row have not lowered it."""
         number = fold_of(data, FOLDS)
         parts = [(data.take(number != fold), data.take(number == fold)) for fold in range(FOLDS)]
         fits = [start] * FOLDS
@@ -475,9 +450,7 @@ class MatrixScaling(Calibrator):
 
 
 class DirichletCalibration(MatrixScaling):
-    r"""Matrix scaling of log-probabilities: arguments are those of :class:`MatrixScaling`, :doc:`/methods/dirichlet`.
-
-    .. math:: \hat p = \mathrm{softmax}(W \ln \mathrm{softmax}(l) + b)
+    """Matrix scaling of log-probabilities: arguments are those of :class:`MatrixScaling`, :doc:`/methods/dirichlet`.
 
     Example:
         >>> logits = np.tile(4 * np.eye(3), (4, 1))
@@ -496,11 +469,7 @@ def _penalty(classes: int, off_diagonal: float, bias: float) -> Penalty:
 
 
 class StructuredMatrixScaling(Tempered):
-    r"""Correct temperature-scaled log-probabilities x by a matrix and a shift, with a prior (SMS): :doc:`/methods/sms`.
-
-    .. math:: \hat p = \mathrm{softmax}(x + D x + b), \qquad
-        \min_{D, b}\ \mathrm{NLL} + \frac{C}{n} \sum_k b_k^2 + \frac{C}{n} \sum_k D_{kk}^2
-        + \frac{C (C - 1)}{n} \sum_{k \ne j} D_{kj}^2
+    """Correct temperature-scaled log-probabilities by a matrix and a shift, with a prior (SMS): :doc:`/methods/sms`.
 
     Example:
         >>> draw = np.random.default_rng(0)
@@ -529,7 +498,6 @@ class StructuredMatrixScaling(Tempered):
         return scaled, evaluated(scaled.logits, logits)
 
     def fit_map(self, data: HeldOut) -> Map:
-        """Solve for the temperature, then for the correction."""
         scaled, features = self.features(data)
         classes = data.logits.shape[1]
         own = self.strength * classes / data.count

@@ -42,7 +42,7 @@ class Correction(NamedTuple):
     shift: Array
 
     def apply(self, features: Array) -> Array:
-        """Return the mapped rows."""
+        """The mapped rows."""
         product = features * self.matrix if self.matrix.ndim == 1 else features @ self.matrix.T
         return features + product + self.shift
 
@@ -55,10 +55,7 @@ class Spread(NamedTuple):
 
 
 def fit_affine(data: HeldOut, penalty: Penalty, start: Correction, *, tolerance: float = 1e-8) -> Correction:
-    """Minimise the mean NLL of ``x + D x + b`` of logits x plus the penalty, until it is this close to the minimum.
-
-    Small problems are solved by Newton's method, others by L-BFGS. A start with a diagonal ``(C,)`` stays diagonal.
-    """
+    """Minimise the mean NLL of ``x + D x + b`` of logits x plus the penalty; a start with a diagonal stays diagonal."""
     problem = AffineProblem(data, penalty, diagonal=start.matrix.ndim == 1)
     # Transposed, so that a column holds everything about one class.
     begin = np.vstack((start.matrix.T, start.shift)).astype(problem.features.dtype)
@@ -168,11 +165,10 @@ class AffineProblem:
             probability = self.logits(part, position)
             probability = np.exp(probability - probability.max(1, keepdims=True))
             probability /= probability.sum(1, keepdims=True)
-            one = np.ones_like(part[:, :1])
             if self.diagonal:
                 known = np.stack((part, np.ones_like(part)), axis=2)  # (n, C, 2)
             else:
-                known = np.concatenate((part, one), axis=1)[:, None]  # (n, 1, C + 1)
+                known = np.pad(part, ((0, 0), (0, 1)), constant_values=1)[:, None]  # (n, 1, C + 1)
             parts = probability[:, :, None] * known  # (n, C, width)
             weighted = parts if weight is None else parts * weight[:, None, None]
             across += weighted.reshape(len(part), -1).T @ parts.reshape(len(part), -1)
@@ -186,7 +182,7 @@ class AffineProblem:
 
 
 def newton(problem: AffineProblem, position: Array, tolerance: float) -> Array:
-    """Newton's method with step halving."""
+    """Newton's method."""
     evaluate = partial(problem.evaluate, with_spread=False)
     value, gradient, _ = evaluate(position)
     for _ in range(100):
@@ -226,17 +222,7 @@ def _search(
 
 
 class _Preconditioner:
-    r"""An approximate inverse of the curvature, the mean of :math:`(\mathrm{diag}(p) - p p^T) \otimes x x^T`.
-
-    With :math:`s_k` the mean of :math:`p_k (1 - p_k)`, it is taken as that of one mean sample u plus uncorrelated
-    deviations, which together with the penalties are the diagonal matrix d:
-
-    .. math:: H = d + (\mathrm{diag}(s) - s s^T / \textstyle\sum_k s_k) \otimes u u^T
-
-    With :math:`v_k = d_k^{-1} u_k` and :math:`c_k = s_k / (1 + s_k u_k^T v_k)`, two rank-one updates invert it:
-
-    .. math:: (H^{-1} g)_k = d_k^{-1} g_k - c_k (v_k^T g_k - \textstyle\sum_l c_l v_l^T g_l / \sum_l c_l)\, v_k
-    """
+    """An approximate inverse of the curvature; the page of matrix scaling in the documentation has the formula."""
 
     def __init__(self, problem: AffineProblem, spread: Spread) -> None:
         classes, (mean, variance) = problem.classes, spread.features
@@ -262,14 +248,14 @@ class _Preconditioner:
         self.factor = size / (1 + size * (direction * self.shared).sum(0))
 
     def apply(self, gradient: Array) -> Array:
-        """Return the preconditioned gradient."""
+        """The preconditioned gradient."""
         along = (self.shared * gradient).sum(0)
         along -= (self.factor * along).sum() / self.factor.sum()
         return np.asarray(self.inverse * gradient - self.shared * (self.factor * along))
 
 
 def lbfgs(problem: AffineProblem, position: Array, tolerance: float) -> Array:
-    """Preconditioned L-BFGS with step halving."""
+    """Preconditioned L-BFGS."""
     value, gradient, spread = problem.evaluate(position)
     preconditioner = _Preconditioner(problem, spread)
     steps: list[tuple[Array, Array, float]] = []  # step, change of the gradient, and one over their product
@@ -318,13 +304,8 @@ def _two_loops(gradient: Array, steps: list[tuple[Array, Array, float]], precond
 def mixture_weights(likelihood: Array, sample_weight: Array | None = None, prior: Array | None = None) -> Array:
     r"""Weights on the simplex that maximise :math:`\sum_i s_i \ln \sum_j w_j L_{ij} + \sum_j a_j \ln w_j`.
 
-    A primal-dual interior point method: the slopes :math:`z_j = a_j / w_j` of the prior are unknowns of their own, and
-    a prior of 0 is approached from above.
-
-    Args:
-        likelihood: ``(N, m)``, each component's probability of the right class; no row may be all zeros.
-        sample_weight: ``(N,)`` weights s, or None.
-        prior: ``(m,)`` numbers a of samples that only one component finds likely, or None.
+    L, ``(N, m)``, is each component's probability of the right class, s are sample weights, and the prior a is a number
+    of samples that only one component finds likely. A primal-dual interior point method.
     """
     samples, count = likelihood.shape
     counts = np.ones(samples) if sample_weight is None else sample_weight
@@ -332,7 +313,7 @@ def mixture_weights(likelihood: Array, sample_weight: Array | None = None, prior
     total = counts.sum() + known.sum()
     share, goal = counts / total, known / total
     weights = np.full(count, 1 / count)
-    slopes = np.maximum(goal / weights, 1e-3)
+    slopes = np.maximum(goal / weights, 1e-3)  # of the prior, unknowns of their own
     for _ in range(200):
         ratio = likelihood / (likelihood @ weights)[:, None]
         barrier = goal + CENTRING * max(0.0, float(weights @ slopes - goal.sum())) / count
@@ -359,56 +340,54 @@ def _inside(values: Array, step: Array) -> float:
 def logistic_regression(
     features: Array, target: Array, centre: Array, pull: float = 1e-8, *, weight: Array | None = None
 ) -> Array:
-    r"""Minimise mean NLL plus :math:`\frac{pull}{2}|\theta - centre|^2` by Newton's method with step halving.
+    r"""Minimise mean NLL plus :math:`\frac{pull}{2}|\theta - centre|^2` for each row, which bounds separable fits.
 
     Features are ``(rows, d, N)``, with a constant for the intercept; targets are probabilities of a hit, ``(rows, N)``;
-    and weights ``(N,)``. The coefficients, ``(rows, d)``, start from the centre; the pull bounds them if data is
-    separable.
+    and weights ``(N,)``. The coefficients are ``(rows, d)``.
     """
     counts = np.ones(features.shape[2]) if weight is None else weight
     share = counts / counts.sum()
-    # What the labels contribute: the NLL is the mean softplus of the log-odds minus the product with these.
-    moments = (features @ (target * share)[:, :, None])[:, :, 0]
-    found = np.tile(centre, (len(features), 1))
-    odds = (found[:, None] @ features)[:, 0]
-
-    def values(coefficients: Array, odds: Array, moments: Array) -> Array:
-        nll = softplus(odds) @ share - (moments * coefficients).sum(1)
-        return np.asarray(nll + pull / 2 * np.square(coefficients - centre).sum(1))
-
-    active, going = np.arange(len(features)), np.ones(len(features), dtype=bool)
     with np.errstate(all="ignore"):
-        value = values(found, odds, moments)
-        for _ in range(100):
-            if not going.all():
-                active, features, moments = active[going], features[going], moments[going]
-                odds, value = odds[going], value[going]
-            if not len(active):
+        rows = [_regression(*row, centre, pull, share) for row in zip(features, target, strict=True)]
+    return np.array(rows)
+
+
+def _regression(features: Array, target: Array, centre: Array, pull: float, share: Array) -> Array:
+    """Newton's method with step halving, from the centre."""
+    # What the labels contribute: the NLL is the mean softplus of the log-odds minus the product with these.
+    moments = features @ (target * share)
+
+    def value_at(coefficients: Array, odds: Array) -> float:
+        distance = coefficients - centre
+        return float(softplus(odds) @ share - moments @ coefficients + pull / 2 * (distance @ distance))
+
+    found, odds = centre, centre @ features
+    value = value_at(found, odds)
+    for _ in range(100):
+        probability = 1 / (1 + np.exp(-odds))
+        gradient = features @ (probability * share) - moments + pull * (found - centre)
+        spread = probability * (1 - probability) * share
+        curvature = (features * spread) @ features.T + pull * np.eye(len(centre))
+        try:
+            step = -np.linalg.solve(curvature, gradient)
+        except np.linalg.LinAlgError:  # it overflowed
+            break
+        left = -float(step @ gradient)  # twice the gain that is left
+        # Log-odds are linear in the coefficients: half the way there is half the way here.
+        change = step @ features
+        reached = value_at(found + step, odds + change)
+        for _ in range(40):
+            if reached <= value:
                 break
-            probability = 1 / (1 + np.exp(-odds))
-            gradient = (features @ (probability * share)[:, :, None])[:, :, 0] - moments
-            gradient += pull * (found[active] - centre)
-            spread = probability * (1 - probability) * share
-            curvature = (features * spread[:, None]) @ features.transpose(0, 2, 1) + pull * np.eye(len(centre))
-            step = -solved(curvature, gradient)
-            left = -(step * gradient).sum(1)  # twice the gain that is left
-            # Log-odds are linear in the coefficients: half the way there is half the way here.
-            change = (step[:, None] @ features)[:, 0]
-            reached = values(found[active] + step, odds + change, moments)
-            for _ in range(40):
-                worse = np.flatnonzero(~(reached <= value))
-                if not len(worse):
-                    break
-                step[worse], change[worse] = step[worse] / 2, change[worse] / 2
-                there = found[active[worse]] + step[worse]
-                reached[worse] = values(there, odds[worse] + change[worse], moments[worse])
-            better = reached < value  # elsewhere only rounding is left
-            found[active[better]] += step[better]
-            odds[better] += change[better]
-            value[better] = reached[better]
-            # A step that changes no log-odds by more than s leaves about s squared of the gain.
-            largest = np.abs(change).max(1)
-            going = better & ((left * largest**2 > TOLERANCE / 10) | (largest > 0.1))
+            step, change = step / 2, change / 2
+            reached = value_at(found + step, odds + change)
+        if not reached < value:  # only rounding is left
+            break
+        found, odds, value = found + step, odds + change, reached
+        # A step that changes no log-odds by more than s leaves about s squared of the gain.
+        largest = float(np.abs(change).max())
+        if left * largest**2 <= TOLERANCE / 10 and largest <= 0.1:
+            break
     return found
 
 
@@ -416,11 +395,3 @@ def softplus(odds: Array) -> Array:
     """The logarithm of 1 + exp(odds)."""
     # Not log1p, which takes several times as long: the error is that of rounding a number near 1.
     return np.asarray(np.maximum(odds, 0) + np.log(1 + np.exp(-np.abs(odds))))
-
-
-def solved(curvature: Array, gradient: Array) -> Array:
-    """Newton steps of all rows; NaN for a row that overflowed."""
-    try:
-        return np.asarray(np.linalg.solve(curvature, gradient[:, :, None])[:, :, 0])
-    except np.linalg.LinAlgError:
-        return np.full_like(gradient, np.nan)
