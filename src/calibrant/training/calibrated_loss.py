@@ -15,23 +15,10 @@ from calibrant.losses.checks import Classification
 from calibrant.losses.esd import ESDLoss
 from calibrant.torch_private import unwrapped
 from calibrant.training import forward
-from calibrant.training.forward import (
-    BatchScores,
-    Loss,
-    evaluating,
-    freeze_batchnorm_statistics,
-    logits_of,
-    scores_of,
-)
+from calibrant.training.forward import BatchScores, Loss, evaluating, freeze_batchnorm_statistics, logits_of, scores_of
 from calibrant.training.guard import GO_BACK, NOTICED, PROBABILITIES, Guard, Reminder, look_like_probabilities
 from calibrant.training.output_layer import DividedLogits, Layer, divide, find_output, through_layer
-from calibrant.training.temperature_loop import (
-    FEWEST,
-    TemperatureLoop,
-    final_temperature,
-    gathered,
-    looks_trained_on,
-)
+from calibrant.training.temperature_loop import FEWEST, TemperatureLoop, final_temperature, gathered, looks_trained_on
 
 Method = Literal["temperature", "head", "published"]
 BatchNormUse = Literal["freeze", "update"]
@@ -42,10 +29,7 @@ WALK = 0.382
 
 
 class Step(NamedTuple):
-    """Training loss, without the objective; training logits, divided by the temperature; and the objective.
-
-    The objective is not yet weighted, and None at a step without a held-out batch.
-    """
+    """Training loss; training logits, divided by the temperature; and the unweighted objective, None without one."""
 
     loss: Tensor
     logits: Tensor
@@ -226,11 +210,7 @@ class CalibratedLoss:
         return forward.nll(self._flattened(logits, y, sample_weight))
 
     def attach(self, x: Any) -> None:
-        """Divide the logits by T where they are made, until ``finish``, for a model that computes its own loss.
-
-        The layer is found by a batch of inputs. An integration then calls ``is_due``, ``observe`` or
-        ``held_out_objective``, and ``watch_training`` itself.
-        """
+        """Divide the logits by T in the layer that makes them, until ``finish``: the model computes its own loss."""
         self.output = self._layer = find_output(unwrapped(self._model), x)
         self.divided = DividedLogits(self.output)
         self.reminder.on = False  # an integration finishes by itself
@@ -379,13 +359,6 @@ class CalibratedLoss:
                 held-out data have become special.
             fold: Divide the output layer by T, or the model's output where no layer makes the logits. By default only
                 for the method ``"temperature"``.
-
-        Returns:
-            The temperature, its standard error, and scores on the data given.
-
-        Raises:
-            ValueError: If the logits of the final network are infinite or NaN on every sample, or if the state of this
-                loss is from before an earlier call, and the weights of the model are not.
         """
         self._check_state()
         self.detach()
@@ -420,10 +393,7 @@ class CalibratedLoss:
         return Finished(temperature, error, on_held_out, on_new)
 
     def _predicted(self, batches: Iterable[Any]) -> tuple[Classification, nn.Module | None]:
-        """Samples of all ranks, on the CPU, and the layer that makes the logits.
-
-        Samples whose logits are infinite or NaN are left out, with a warning.
-        """
+        """Samples of all ranks with finite logits, on the CPU, and the layer that makes the logits."""
         model, layer = unwrapped(self._model), self._layer
         parts: list[Classification] = []
         left_out = weighted = 0

@@ -234,10 +234,7 @@ def _warn_of_data(samples: Outputs) -> str:
 def _cross_fitted(
     samples: Outputs, layer: Any, methods: tuple[Candidate, ...], seed: int
 ) -> tuple[dict[Candidate, Tensor], float | None]:
-    """Logits of every sample under fits that did not see it, and the best penalty of the head.
-
-    The layer is linear where methods other than ``"temperature"`` are tried.
-    """
+    """Logits of every sample under fits that did not see it, and the best penalty of the head."""
     order = torch.randperm(len(samples.target), generator=torch.Generator().manual_seed(seed))
     folds = order.tensor_split(FOLDS)
     given = samples.logits.double()

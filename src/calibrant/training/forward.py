@@ -42,10 +42,7 @@ def has_dropout(model: nn.Module) -> bool:
 
 @contextmanager
 def freeze_batchnorm_statistics(model: nn.Module) -> Iterator[None]:
-    """Run forward passes that leave BatchNorm's running statistics as they are.
-
-    A batch is still normalised by its own mean and variance, and gradients are not affected.
-    """
+    """Run forward passes that leave BatchNorm's running statistics as they are; batches use their own as ever."""
     layers = [layer for layer in model.modules() if isinstance(layer, BatchNorm) and layer.track_running_stats]
     try:
         for layer in layers:
@@ -166,10 +163,7 @@ def spread(weight: Tensor, shape: torch.Size) -> Tensor:
 
 
 def loss_or_zero(loss: Loss, logits: Tensor, target: Tensor, *, minimum: int = 1) -> Tensor:
-    """The loss of a batch, or a zero that is connected to the logits if ignored labels leave fewer than ``minimum``.
-
-    If a batch is too small without any ignored label, the loss itself raises an error.
-    """
+    """The loss of a batch, or a zero that is connected to the logits if ignored labels leave fewer than ``minimum``."""
     ignore_index = getattr(loss, "ignore_index", -100)
     if ignore_index is None or target.numel() < minimum:
         return loss(logits, target)
@@ -293,14 +287,6 @@ class ScoreSums:
     def _change(self, purpose: str) -> tuple[Tensor, int]:
         before, batches = self._marks.get(purpose, (torch.zeros_like(self._sums), 0))
         return self._sums - before.to(self._sums), self.batches - batches
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue."""
-        return vars(self).copy()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state."""
-        vars(self).update(state)
 
 
 def _sums_of(data: Classification) -> Tensor:

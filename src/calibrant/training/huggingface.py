@@ -144,7 +144,6 @@ class InterleavedTrainer(Trainer):
         return loss
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
-        """Use a calibration batch if one is due, then accumulate the gradients of the NLL."""
         if not self._is_due(model, inputs):
             return super().training_step(model, inputs, *args, **kwargs)
         loss = self._started(model, inputs)
@@ -269,7 +268,6 @@ class InterleavedTrainer(Trainer):
         return output
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log as ``Trainer`` does, with the scores of the calibration batches beside the training loss."""
         if (loss := self.calibrated_loss) is not None and loss.divided is not None and "loss" in logs:
             logs = logs | ({"temperature": loss.temperature} if loss.method == "temperature" else {})
             logs |= loss.guard.since_log()
