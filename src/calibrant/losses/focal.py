@@ -47,10 +47,9 @@ class FocalLoss(MeanLoss):
 
 
 class DualFocalLoss(MeanLoss):
-    r"""Dual focal loss, :math:`-(1 - p_y + p_j)^\gamma \ln p_y`, a replacement for the NLL.
+    r"""Dual focal loss, a replacement for the NLL, which also widens the gap to the runner-up.
 
-    :math:`p_j` is the largest probability below :math:`p_y`, or 0 if there is none: the loss also
-    widens the gap to the runner-up.
+    It is :math:`-(1 - p_y + p_j)^\gamma \ln p_y` with :math:`p_j` the largest probability below :math:`p_y`, or 0.
 
     Args:
         gamma: Focusing strength; the authors tune it per network, 5 for ResNet50 on CIFAR.

@@ -50,7 +50,7 @@ def mmce(
     pairs = checks.pairs(
         confidence, correct, mask, name="MMCE", minimum=2 if unbiased else 1, sample_weight=sample_weight
     )
-    return value_of_pairs(partial(_mmce, bandwidth=bandwidth, unbiased=unbiased), pairs, pairs.confidence.dtype)
+    return value_of_pairs(partial(_mmce, bandwidth=bandwidth, unbiased=unbiased), pairs).to(pairs.confidence.dtype)
 
 
 def mmce_weighted(
@@ -73,16 +73,18 @@ def mmce_weighted(
     """
     inputs.check_range("bandwidth", bandwidth, low=NARROWEST)
     pairs = checks.pairs(confidence, correct, mask, name="weighted MMCE", sample_weight=sample_weight)
-    return value_of_pairs(partial(_mmce_weighted, bandwidth=bandwidth), pairs, pairs.confidence.dtype)
+    return value_of_pairs(partial(_mmce_weighted, bandwidth=bandwidth), pairs).to(pairs.confidence.dtype)
 
 
 def _mmce(pairs: Pairs, bandwidth: float, unbiased: bool) -> tuple[Tensor, Tensor]:
     counts, n = pairs.counts(), pairs.confidence.shape[-1]
     if counts is None:
-        return _quadratic_form(pairs, None, 1 / (n * (n - 1) if unbiased else n * n), bandwidth, unbiased)
+        scale: Tensor | float = 1 / (n * (n - 1) if unbiased else n * n)
+        return on_arrays(_kernel, pairs.confidence, pairs.correct, None, scale, bandwidth, unbiased)
     some = counts.sum(-1, keepdim=True)
     some = torch.where(some >= 2, some * (some - 1), 0.0) if unbiased else some.square()
-    return _quadratic_form(pairs, counts, safe_divide(torch.ones_like(some), some), bandwidth, unbiased)
+    scale = safe_divide(torch.ones_like(some), some)
+    return on_arrays(_kernel, pairs.confidence, pairs.correct, counts, scale, bandwidth, unbiased)
 
 
 def _mmce_weighted(pairs: Pairs, bandwidth: float) -> tuple[Tensor, Tensor]:
@@ -90,18 +92,11 @@ def _mmce_weighted(pairs: Pairs, bandwidth: float) -> tuple[Tensor, Tensor]:
     right_count, wrong_count = right.sum(-1, keepdim=True), wrong.sum(-1, keepdim=True)
     share = safe_divide(right, right_count) + safe_divide(wrong, wrong_count)
     share = torch.where((right_count > 0) & (wrong_count > 0), share, 0.0)
-    return _quadratic_form(pairs, share, 1.0, bandwidth, unbiased=False)
-
-
-def _quadratic_form(
-    pairs: Pairs, weight: Tensor | None, scale: Tensor | float, bandwidth: float, unbiased: bool
-) -> tuple[Tensor, Tensor]:
-    kernel = partial(_kernel, bandwidth=bandwidth, unbiased=unbiased)
-    return on_arrays(kernel, pairs.confidence, pairs.correct, weight, scale)
+    return on_arrays(_kernel, pairs.confidence, pairs.correct, share, 1.0, bandwidth, False)
 
 
 def _kernel(
-    confidence: Values, correct: Values, weight: Values, scale: Values, *, bandwidth: float, unbiased: bool
+    confidence: Values, correct: Values, weight: Values, scale: Values, bandwidth: float, unbiased: bool
 ) -> tuple[Values, Values]:
     r"""Exact :math:`e^\top K e` with :math:`e_i = w_i d_i`, scaled, and its gradient, in :math:`O(N \log N)`.
 
@@ -213,12 +208,7 @@ class WeightedMMCELoss(PairObjective):
     closed_form = True
 
     def __init__(
-        self,
-        bandwidth: float = 0.4,
-        root: bool = True,
-        *,
-        ignore_index: int | None = -100,
-        sync: bool = True,
+        self, bandwidth: float = 0.4, root: bool = True, *, ignore_index: int | None = -100, sync: bool = True
     ) -> None:
         super().__init__(root=root, ignore_index=ignore_index, sync=sync)
         self.bandwidth = inputs.check_range("bandwidth", bandwidth, low=NARROWEST)

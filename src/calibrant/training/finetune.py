@@ -54,15 +54,9 @@ Recalibration = float | Head  # the float is a temperature
 
 
 class CrossValidated(NamedTuple):
-    """Cross-validated scores of one method.
+    """Cross-validated scores of one method, with the standard error of its mean log loss.
 
-    Attributes:
-        method: Name of the method.
-        log_loss: Mean log loss.
-        error: Standard error of the log loss.
-        change: Mean log loss minus that of the original network.
-        change_error: Standard error of the change. It is paired by sample, and so much smaller than ``error``.
-        accuracy: Share of correct predictions.
+    The change is from the original network. Its standard error is paired by sample, and so much smaller.
     """
 
     method: Candidate

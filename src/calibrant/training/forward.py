@@ -216,16 +216,10 @@ class BatchScores(NamedTuple):
     """Means over samples, and over values that came with their batches, such as those of an objective.
 
     Attributes:
-        samples: Number of samples.
-        accuracy: Share of correct predictions.
-        nll: Log loss.
         gap: Mean confidence minus accuracy.
         doubt: Mean of 1 minus the probability of the target.
-        ece: Expected calibration error with the bins of the ESD paper.
         batches: Number of batches on this rank.
-        values: Number of values.
-        value: Their mean.
-        silent: Share of them that is 0.
+        silent: Share of the values that is 0.
     """
 
     samples: float

@@ -26,16 +26,7 @@ from calibrant.training.interleave import (
     require_parts_for_ranks,
     set_random_state,
 )
-from calibrant.training.lightning_data import (
-    InterleavedDataModule,
-    loader_states,
-    moved,
-    of_ranks,
-    on_training_device,
-    restore_loader,
-)
-
-__all__ = ["InterleavedDataModule", "InterleavedModule"]
+from calibrant.training.lightning_data import loader_states, moved, of_ranks, on_training_device, restore_loader
 
 LEARNING_RATE = 1e-3  # as in the paper
 KEY = "calibrant"  # in checkpoints
@@ -45,11 +36,9 @@ ON_PROGRESS_BAR = {"accuracy", "ece", "objective"}
 class InterleavedModule(lightning.LightningModule):
     r"""A classifier that is calibrated while it trains, by held-out batches beside the training batches.
 
-    Its batches are those of :func:`calibrant.training.interleave`, whose parts are ``(inputs, target)``: inputs a
-    tensor, or a mapping of keyword arguments of the model. Without a method plain ``(inputs, target)`` is enough.
-    ``docs/lightning.md`` says what the methods do and what is logged. ``predict`` returns logits.
-
-    Other arguments are those of :class:`calibrant.training.CalibratedLoss`.
+    Its batches are those of :func:`calibrant.training.interleave`, whose parts are ``(inputs, target)``; without a
+    method plain ``(inputs, target)`` is enough. ``docs/lightning.md`` has more. ``predict`` returns logits. Other
+    arguments are those of :class:`calibrant.training.CalibratedLoss`.
 
     Args:
         method: By default ``"published"`` if there is an objective; otherwise the loss alone is minimised.
@@ -259,7 +248,6 @@ class InterleavedModule(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def _values(self, scores: BatchScores) -> dict[str, float]:
-        """Scores for a log; empty before the first sample."""
         if not scores.samples:
             return {}
         return {"loss": scores.value if scores.values else scores.nll, "accuracy": scores.accuracy, "ece": scores.ece}

@@ -17,8 +17,7 @@ from calibrant.training.interleave import InterleavedLoader, interleave
 class InterleavedDataModule(lightning.LightningDataModule):
     """Hold out a part of the training data, and load it alongside the rest.
 
-    The order of the samples depends only on ``seed`` and the epoch. W processes with batches of B together see the
-    batches that one process with batches of W times B sees. Evaluation sees every sample once.
+    The order of the samples depends only on ``seed`` and the epoch. Evaluation sees every sample once.
 
     Args:
         train: Training data; samples are ``(inputs, target)``.
