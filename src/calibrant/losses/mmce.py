@@ -208,7 +208,12 @@ class WeightedMMCELoss(PairObjective):
     closed_form = True
 
     def __init__(
-        self, bandwidth: float = 0.4, root: bool = True, *, ignore_index: int | None = -100, sync: bool = True
+        self,
+        bandwidth: float = 0.4,
+        root: bool = True,
+        *,
+        ignore_index: int | None = -100,
+        sync: bool = True,
     ) -> None:
         super().__init__(root=root, ignore_index=ignore_index, sync=sync)
         self.bandwidth = inputs.check_range("bandwidth", bandwidth, low=NARROWEST)

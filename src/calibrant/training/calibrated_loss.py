@@ -17,7 +17,13 @@ from calibrant.torch_private import unwrapped
 from calibrant.training import forward
 from calibrant.training.guard import GO_BACK, NOTICED, PROBABILITIES, Guard, Reminder, look_like_probabilities
 from calibrant.training.output_layer import DividedLogits, Layer, divide, find_output, through_layer
-from calibrant.training.temperature_loop import FEWEST, TemperatureLoop, final_temperature, gathered, looks_trained_on
+from calibrant.training.temperature_loop import (
+    FEWEST,
+    TemperatureLoop,
+    final_temperature,
+    gathered,
+    looks_trained_on,
+)
 
 Method = Literal["temperature", "head", "published"]
 BatchNormUse = Literal["freeze", "update"]

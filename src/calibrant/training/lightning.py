@@ -15,7 +15,15 @@ from calibrant import inputs
 from calibrant.losses import checks
 from calibrant.losses.checks import Classification
 from calibrant.training.calibrated_loss import BatchNormUse, CalibratedLoss, Finished, Method, Step
-from calibrant.training.forward import BatchScores, ScoreSums, logits_of, loss_or_zero, marked_target, nll, pair_of
+from calibrant.training.forward import (
+    BatchScores,
+    ScoreSums,
+    logits_of,
+    loss_or_zero,
+    marked_target,
+    nll,
+    pair_of,
+)
 from calibrant.training.guard import warn
 from calibrant.training.interleave import (
     InterleavedBatch,
@@ -26,7 +34,13 @@ from calibrant.training.interleave import (
     require_parts_for_ranks,
     set_random_state,
 )
-from calibrant.training.lightning_data import loader_states, moved, of_ranks, on_training_device, restore_loader
+from calibrant.training.lightning_data import (
+    loader_states,
+    moved,
+    of_ranks,
+    on_training_device,
+    restore_loader,
+)
 
 LEARNING_RATE = 1e-3  # as in the paper
 KEY = "calibrant"  # in checkpoints

@@ -13,7 +13,14 @@ from calibrant.losses import checks
 from calibrant.losses.checks import Classification
 from calibrant.posthoc.scaling import TemperatureError, best_temperature, standard_error, temperature_or_one
 from calibrant.training.forward import joined, scores_of
-from calibrant.training.guard import BEYOND_CHANCE, FEWEST_SEEN, GO_BACK, PROBABILITIES, Guard, look_like_probabilities
+from calibrant.training.guard import (
+    BEYOND_CHANCE,
+    FEWEST_SEEN,
+    GO_BACK,
+    PROBABILITIES,
+    Guard,
+    look_like_probabilities,
+)
 
 # A temperature beyond e^±40 means that the logits have no scale.
 FARTHEST = 40.0
