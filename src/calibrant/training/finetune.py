@@ -364,7 +364,8 @@ def _simplest(losses: dict[Candidate, Tensor]) -> Candidate:
 
 
 def _measured(method: Candidate, losses: dict[Candidate, Tensor], logits: Tensor, target: Tensor) -> CrossValidated:
-    values, change = losses[method], losses[method] - losses["nothing"]
+    values = losses[method]
+    change = values - losses["nothing"]
     return CrossValidated(
         method, float(values.mean()), _standard_error(values), float(change.mean()), _standard_error(change),
         float((logits.argmax(1) == target).double().mean()),

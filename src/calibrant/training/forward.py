@@ -114,7 +114,10 @@ def batches_for(model: nn.Module, loader: Any, function: str) -> Iterator[tuple[
             )
         if isinstance(x, Mapping):
             x = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in x.items()}
-        yield x.to(device) if isinstance(x, Tensor) else x, y.to(device), batch[2].to(device) if has_weight else None
+        if isinstance(x, Tensor):
+            x = x.to(device)
+        weight = batch[2].to(device) if has_weight else None
+        yield x, y.to(device), weight
     if batch is None:
         raise ValueError("the loader gave no batch: pass batches (x, y)")
 
