@@ -183,10 +183,17 @@ class PairObjective(Objective):
         raise NotImplementedError
 
 
-def value_of_pairs(value_and_slope: Callable[[Pairs], tuple[Tensor, Tensor]], pairs: Pairs) -> Tensor:
-    """The value of each row of pairs, in the accumulation dtype, with its known gradient."""
+def value_of_pairs(
+    value_and_slope: Callable[[Pairs], tuple[Tensor, Tensor]], pairs: Pairs, dtype: torch.dtype | None = None
+) -> Tensor:
+    """The value of each row of pairs, in the accumulation dtype if none is given, with its known gradient."""
     _, correct, weight = pairs  # no reference to the confidence, which holds the graph
-    return with_known_gradient(lambda confidence: value_and_slope(Pairs(confidence, correct, weight)), pairs.confidence)
+
+    def evaluate(confidence: Tensor) -> tuple[Tensor, Tensor]:
+        value, slope = value_and_slope(Pairs(confidence, correct, weight))
+        return (value if dtype is None else value.to(dtype)), slope
+
+    return with_known_gradient(evaluate, pairs.confidence)
 
 
 def log_likelihood(data: Classification) -> Tensor:

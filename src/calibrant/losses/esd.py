@@ -41,7 +41,7 @@ def esd(
         True
     """
     pairs = checks.pairs(confidence, correct, mask, name="ESD", minimum=FEWEST, sample_weight=sample_weight)
-    return value_of_pairs(_value_and_slope, pairs).to(pairs.confidence.dtype)
+    return value_of_pairs(_value_and_slope, pairs, pairs.confidence.dtype)
 
 
 def _value_and_slope(pairs: Pairs) -> tuple[Tensor, Tensor]:

@@ -50,7 +50,7 @@ def mmce(
     pairs = checks.pairs(
         confidence, correct, mask, name="MMCE", minimum=2 if unbiased else 1, sample_weight=sample_weight
     )
-    return value_of_pairs(partial(_mmce, bandwidth=bandwidth, unbiased=unbiased), pairs).to(pairs.confidence.dtype)
+    return value_of_pairs(partial(_mmce, bandwidth=bandwidth, unbiased=unbiased), pairs, pairs.confidence.dtype)
 
 
 def mmce_weighted(
@@ -73,7 +73,7 @@ def mmce_weighted(
     """
     inputs.check_range("bandwidth", bandwidth, low=NARROWEST)
     pairs = checks.pairs(confidence, correct, mask, name="weighted MMCE", sample_weight=sample_weight)
-    return value_of_pairs(partial(_mmce_weighted, bandwidth=bandwidth), pairs).to(pairs.confidence.dtype)
+    return value_of_pairs(partial(_mmce_weighted, bandwidth=bandwidth), pairs, pairs.confidence.dtype)
 
 
 def _mmce(pairs: Pairs, bandwidth: float, unbiased: bool) -> tuple[Tensor, Tensor]:
