@@ -21,9 +21,8 @@ def is_distributed() -> bool:
 class _AllGather(torch.autograd.Function):
     """Gather equally shaped tensors along a new first dimension.
 
-    Every rank computes the same objective of the gathered batch, so the gradient of the sum over
-    ranks with respect to this rank's slice is its own slice times the world size: no communication.
-    DistributedDataParallel then averages over ranks, which leaves the gradient of one global objective.
+    Every rank computes the same objective of the gathered batch. So the gradient is its own slice times the world size,
+    and the average of DistributedDataParallel leaves the gradient of one global objective.
     """
 
     @staticmethod

@@ -12,8 +12,7 @@ from torch import Tensor
 from calibrant.torch_private import is_forward_mode, is_transformed
 
 PLAIN = (Tensor, torch.nn.Parameter)
-# Roots below this count as 0: near 0 their slope grows without bound, and a value that small is
-# rounding, not miscalibration.
+# Roots below this count as 0: near 0 their slope grows without bound, and a value that small is rounding.
 SMALLEST_ROOT = 1e-8
 # A tensor, or an array of its values.
 Values = Any
@@ -110,11 +109,8 @@ def exponential(values: Values) -> Values:
 
 
 def with_known_gradient(evaluate: Callable[[Tensor], tuple[Tensor, Tensor]], variable: Tensor) -> Tensor:
-    """The value that ``evaluate`` returns beside its gradient, which is cheaper than that of autograd.
-
-    Autograd differentiates the value where it must see the operations: for second derivatives, in forward mode, and
-    under ``torch.compile`` and ``torch.func``.
-    """
+    """The value that ``evaluate`` returns beside its gradient, which is cheaper than that of autograd."""
+    # Autograd must see the operations, as it must for second derivatives.
     if traced() or is_forward_mode():
         return evaluate(variable)[0]
     with torch.no_grad():
@@ -142,11 +138,9 @@ class _KnownGradient(torch.autograd.Function):
 
 
 def safe_root(value: Tensor, degree: float = 2.0) -> Tensor:
-    """The ``degree``-th root of ``max(value, 0)``, with value and gradient 0 if it is below ``SMALLEST_ROOT``.
-
-    The inner ``where`` keeps the infinite slope at 0 out of the graph: times a zero gradient it would become NaN.
-    """
+    """The ``degree``-th root of ``max(value, 0)``, with value and gradient 0 if it is below ``SMALLEST_ROOT``."""
     positive = value > SMALLEST_ROOT**degree
+    # This keeps the infinite slope at 0 out of the graph: times a zero gradient it would become NaN.
     inside = torch.where(positive, value, 1.0)
     root = inside.sqrt() if degree == 2 else inside.pow(1.0 / degree)
     return torch.where(positive, root, 0.0)
@@ -162,20 +156,15 @@ def root_and_slope(value: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """``numerator / denominator``, and 0 with zero gradient where the denominator is practically 0.
-
-    Below the root of the smallest normal number the derivative, which divides twice, would overflow.
-    """
+    """``numerator / denominator``, and 0 with zero gradient where the denominator is practically 0."""
+    # Below this the derivative, which divides twice, would overflow.
     empty = denominator.abs() < torch.finfo(denominator.dtype).tiny ** 0.5
     return torch.where(empty, 0.0, numerator / torch.where(empty, 1.0, denominator))
 
 
 def sum_in_any_order(terms: Tensor) -> Tensor:
-    """Sums of the rows of ``(N, C)``, rounded alike in any order of the terms.
-
-    Two rows with the same logits in another order have equal confidence, and must stay tied: float32 terms are summed
-    in float64, whose rounding disappears when the quotient is rounded to float32; float64 terms are sorted first.
-    """
+    """Sums of the rows of ``(N, C)``, rounded alike in any order of the terms, so that equal confidences stay tied."""
+    # The rounding of float64 disappears when the quotient is rounded to float32.
     ordered = terms.sort(1).values if terms.dtype == torch.float64 else terms
     return ordered.sum(1, dtype=accumulation_dtype(terms))
 

@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import calibrant as cal
 from calibrant.training import TemperatureInTheLoop
-from calibrant.training.lightning import InterleavedDataModule, InterleavedModule
+from calibrant.training.lightning import InterleavedModule
+from calibrant.training.lightning_data import InterleavedDataModule
 from calibrant.training.temperature_loop import TemperatureLoop
 
 # What Lightning says of small runs.

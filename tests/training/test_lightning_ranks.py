@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from calibrant.training.lightning import InterleavedDataModule
+from calibrant.training.lightning_data import InterleavedDataModule
 from tests.ranks import free_port, prepared_processes
 from tests.training.lightning_runs import (
     QUIET,

@@ -36,10 +36,7 @@ class AvUCLoss(Objective):
 
     @torch.no_grad()
     def fit_threshold(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Self:
-        """Set the threshold to the midpoint of the mean entropies of right and of wrong predictions, on all ranks.
-
-        The authors do so on held-out data in the first epochs, and then freeze it. It needs predictions of either kind.
-        """
+        """Set the threshold to the midpoint of the mean entropies of right and of wrong held-out predictions."""
         data = self.checked(logits, target, mask)
         uncertainty = _entropy(data)
         right, wrong = checks.top_label_pairs(data).right_and_wrong()
@@ -57,7 +54,6 @@ class AvUCLoss(Objective):
         return self
 
     def forward(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the loss of a batch as a scalar; see :meth:`calibrant.FocalLoss.forward` for the arguments."""
         data = self.checked(logits, target, mask)
         pairs, uncertainty = checks.top_label_pairs(data), _entropy(data)
         if self.gathers():
@@ -81,11 +77,9 @@ class AvUCLoss(Objective):
         return inputs.check_range("threshold", threshold, low=0)
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Keep the threshold, which may come from data, in the ``state_dict``."""
         return {"objective": self.name, "threshold": self.threshold}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Take the threshold from a ``state_dict`` of the same objective."""
         if state["objective"] != self.name:
             raise ValueError(f"this is the state of {state['objective']}, whose threshold is not that of {self.name}")
         self.threshold = self._checked_threshold(state["threshold"])
@@ -115,7 +109,6 @@ class SoftAvUCLoss(AvUCLoss):
         self.temperature = inputs.check_range("temperature", temperature, low=1e-4)
 
     def value(self, pairs: Pairs, uncertainty: Tensor, classes: int) -> Tensor:
-        """Return the loss of pairs and their entropies."""
         right, wrong = pairs.right_and_wrong()
         edge = torch.finfo(uncertainty.dtype).eps
         normalised = (uncertainty / math.log(classes)).clamp(edge, 1 - edge)

@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, get_args
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from calibrant import distributed, inputs
@@ -48,7 +47,7 @@ class Objective(nn.Module):
 
     def gathers(self) -> bool:
         """Whether there may be other ranks whose samples belong to the batch."""
-        return self.sync and dist.is_available() and dist.is_initialized()
+        return self.sync and distributed.is_distributed()
 
     def failing_together(self) -> AbstractContextManager[None]:
         """Return a context in which bad input on one rank is an error on all of them."""
@@ -63,10 +62,7 @@ class Objective(nn.Module):
         *,
         together: bool = True,
     ) -> Classification:
-        """Validate and flatten a batch, and warn once if the logits look like probabilities.
-
-        Bad input on one rank is an error on all of them, unless the batch is that of this rank alone.
-        """
+        """Validate and flatten a batch, of this rank or of all together; warn once of logits like probabilities."""
         with self.failing_together() if together else nullcontext():
             data = checks.classification(logits, target, mask, self.ignore_index, sample_weight)
         if not self._has_looked and logits.dim() > 1 and logits.shape[1] > 1:
@@ -113,8 +109,6 @@ class PairObjective(Objective):
         view: ``"top-label"``; ``"class-wise"``, the mean over classes of each one's probability against its indicator;
             or ``"multi-label"``, the mean over labels, each with its own sigmoid.
         root: Take the root of the mean.
-        ignore_index: Label of samples to ignore.
-        sync: Under an initialised ``torch.distributed`` group, compute on the samples of all ranks.
     """
 
     closed_form = False

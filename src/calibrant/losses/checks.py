@@ -19,10 +19,7 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Pairs(NamedTuple):
-    """Confidences and whether they are right, samples last; how often each counts, None if all are known to once.
-
-    The weight is a mask, or holds numbers of 0 or more.
-    """
+    """Confidences and whether they are right, samples last; and a mask or weights, None if each counts once."""
 
     confidence: Tensor
     correct: Tensor
@@ -101,7 +98,7 @@ def require_zero_one(values: Tensor, message: Callable[[], str]) -> None:
     """Raise ``ValueError`` if a value is neither 0 nor 1."""
     if values.dtype == torch.bool:
         return
-    if readable(values):
+    if readable(values):  # operations on a small tensor are overhead
         array = values.detach().numpy()
         if not ((array == 0) | (array == 1)).all():
             raise ValueError(message())
@@ -300,10 +297,7 @@ def multi_label_pairs(
     ignore_index: int | None,
     sample_weight: Tensor | None,
 ) -> Pairs:
-    """Validate and flatten multi-label output; every label's probability and whether it applies: each ``(C, N)``.
-
-    The weights have the shape of the logits without the label dimension, and everything else has that of the logits.
-    """
+    """Validate and flatten multi-label output: every label's probability and whether it applies, each ``(C, N)``."""
     check_logits(logits)
     check_dense("target", target)
     if target.shape != logits.shape:

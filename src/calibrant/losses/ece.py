@@ -24,10 +24,8 @@ def ece(
 ) -> Tensor:
     r"""Expected calibration error (ECE) with equal-width, right-closed bins, differentiable.
 
-    :math:`\tfrac1N \sum_m \big| \sum_{i \in m} (c_i - z_i) \big|` over ``bins`` bins m. The bin of a sample is fixed in
-    the gradient. Edges are compared in the dtype of the confidence (16 bits are upcast first), so that an edge falls on
-    the same side in every dtype. :func:`calibrant.metrics.ece` gives the same number. The other arguments are those of
-    :func:`calibrant.functional.esd`.
+    The bin of a sample is fixed in the gradient. :func:`calibrant.metrics.ece` gives the same number. The other
+    arguments are those of :func:`calibrant.functional.esd`.
 
     Example:
         >>> confidence, correct = torch.tensor([0.9, 0.8, 0.6, 0.9]), torch.tensor([1, 0, 1, 0])
@@ -60,10 +58,9 @@ def soft_binned_ece(
 ) -> Tensor:
     r"""Soft-binned expected calibration error (SB-ECE), rooted; :doc:`methods/soft_binned_ece` defines it.
 
-    Gradients flow through the memberships of ``bins`` equal bins, whose softness is the ``temperature``, at least 1e-8;
-    the ESD paper searches 1e-4 to 1e-1. ``norm`` is the order of the error, from 1 to 16. The ``form`` is
-    ``"label-binned"``, as in the ESD paper, which keeps the spread within a bin, or ``"binned"``, which tends to the
-    hard ECE as the temperature goes to 0. The other arguments are those of :func:`calibrant.functional.esd`.
+    The ``temperature``, at least 1e-8, is the softness of the ``bins``; ``norm`` is the order of the error, from 1 to
+    16. The ``form`` is ``"label-binned"``, as in the ESD paper, which keeps the spread within a bin, or ``"binned"``,
+    which tends to the hard ECE. The other arguments are those of :func:`calibrant.functional.esd`.
 
     Example:
         >>> confidence, correct = torch.tensor([0.9, 0.8, 0.6, 0.9]), torch.tensor([1, 0, 1, 0])
@@ -142,7 +139,6 @@ class ECELoss(PairObjective):
         self.bins = inputs.check_count("bins", bins)
 
     def value(self, pairs: Pairs) -> Tensor:
-        """ECE of each row."""
         return _ece(pairs, self.bins)
 
 
@@ -172,7 +168,6 @@ class SoftBinnedECELoss(PairObjective):
         self.form = form
 
     def value(self, pairs: Pairs) -> Tensor:
-        """SB-ECE of each row, which includes the root."""
         return _soft_binned_ece(pairs, self.bins, self.temperature, self.norm, self.form)
 
 
@@ -191,14 +186,13 @@ class DCALoss(PairObjective):
         super().__init__(ignore_index=ignore_index, sync=sync)
 
     def value(self, pairs: Pairs) -> Tensor:
-        """Difference of the means of each row."""
         return _dca(pairs)
 
 
 class MDCALoss(Objective):
-    r"""Multi-class difference between confidence and accuracy (MDCA), to be added to the NLL or a focal loss.
+    """Multi-class difference between confidence and accuracy (MDCA), the mean of those of the classes.
 
-    .. math:: \mathrm{MDCA} = \tfrac1C \sum_k \big|\tfrac1N \sum_i (p_{ik} - 1[y_i = k])\big|
+    It is to be added to the NLL or a focal loss; :doc:`methods/mdca` defines it.
 
     Example:
         >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
@@ -212,7 +206,6 @@ class MDCALoss(Objective):
         super().__init__(ignore_index=ignore_index, sync=sync)
 
     def forward(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the loss of a batch as a scalar; see :meth:`calibrant.FocalLoss.forward` for the arguments."""
         data = self.checked(logits, target, mask)
         wide = accumulation_dtype(data.logits)
         excess = data.logits.softmax(1).to(wide) - checks.one_hot(data).to(wide)

@@ -57,15 +57,11 @@ class ECEKDELoss(Objective):
         self.view = view
 
     def minimum_samples(self) -> int:
-        """Two: each sample is compared with the others."""
         return FEWEST
 
     @torch.no_grad()
     def fit_bandwidth(self, logits: Tensor, target: Tensor | None = None, mask: Tensor | None = None) -> Self:
-        """Set that of the authors' candidates under which each prediction is most likely, given the others.
-
-        The target is only used to find samples to ignore. With ``sync``, the samples of all ranks are used.
-        """
+        """Set that of the authors' candidates under which each prediction is most likely, given the others."""
         data = self.checked(logits, target, mask)
         logits, _, mask = self._global_batch(data, "the bandwidth of ECE-KDE")
         log_p, _ = self._predictions(logits, torch.zeros_like(logits))
@@ -75,7 +71,6 @@ class ECEKDELoss(Objective):
         return self
 
     def forward(self, logits: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the loss of a batch as a scalar; see :meth:`calibrant.FocalLoss.forward` for the arguments."""
         data = self.checked(logits, target, mask)
         logits, hot, mask = self._global_batch(data, self.name)
         log_p, hot = self._predictions(logits, hot)
@@ -112,11 +107,9 @@ class ECEKDELoss(Objective):
         return logits, hot, mask
 
     def get_extra_state(self) -> Tensor:
-        """Keep the bandwidth, which may come from data, in the ``state_dict``."""
         return torch.tensor(self.bandwidth, dtype=torch.float64)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Take the bandwidth from a ``state_dict``."""
         self.bandwidth = _checked_bandwidth(float(state))
 
 

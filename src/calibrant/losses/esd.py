@@ -17,21 +17,11 @@ def esd(
 ) -> Tensor:
     r"""Expected squared difference (ESD), exact in :math:`O(N \log N)` time and :math:`O(N)` memory.
 
-    ESD estimates :math:`\mathbb{E}_{Z'}\big[\mathbb{E}[1(Z \le Z')(C - Z)]^2\big]`: the squared difference between
-    cumulative correctness and cumulative confidence, averaged over where the sums end. It is 0 if and only if the
-    classifier is calibrated, and has no hyperparameters. With
-    :math:`d_j = c_j - z_j`, :math:`A_i = \sum_{j \ne i} 1(z_j \le z_i) d_j` and :math:`B_i` the same
-    sum of :math:`d_j^2`,
-
-    .. math:: \mathrm{ESD} = \frac{1}{N(N-1)(N-2)} \sum_i \left(A_i^2 - B_i\right),
-
-    which equals the estimator of the paper term by term, ties included. It can be negative. **The value is unbiased;
-    the gradient is not**: see :doc:`methods/esd`. :func:`calibrant.metrics.esd` gives the same number.
+    It is the estimator of the paper, ties included, and can be negative. **The value is unbiased; the gradient is
+    not**: see :doc:`methods/esd`, which defines it. :func:`calibrant.metrics.esd` gives the same number.
 
     With ``sample_weight`` a sample of weight 2 counts as two, and N is the sum of the weights, so their scale matters.
-    Weights that are not counts, such as inverse sampling probabilities, should be multiplied by
-    ``w.sum() / (w ** 2).sum()``; the mean of the value is then 0 for a calibrated classifier, if weight and confidence
-    are independent.
+    Multiply weights that are not counts, such as inverse sampling probabilities, by ``w.sum() / (w ** 2).sum()``.
 
     Args:
         confidence: Confidence in the prediction, in [0, 1], shape ``(..., N)`` with N at least 3.
@@ -94,10 +84,9 @@ class ESDLoss(PairObjective):
 
     Args:
         root: True is :math:`\sqrt{\max(\mathrm{ESD}, 0)}`, as in the authors' code, with value and gradient exactly 0
-            where :math:`\mathrm{ESD} \le 0` (or below 1e-16, which is rounding). That happens on about two thirds of
-            the batches of a calibrated network. False is ESD itself, unbiased, as in the text of the paper.
-        view: ``"top-label"``; ``"class-wise"`` for the mean over classes (rooted after the mean); ``"multi-label"``
-            for the mean over labels, each with its own sigmoid (rooted after the mean).
+            where :math:`\mathrm{ESD} \le 0`. False is ESD itself, unbiased, as in the text of the paper.
+        view: ``"top-label"``; or the mean, before the root, over classes, ``"class-wise"``, or over labels with a
+            sigmoid each, ``"multi-label"``.
 
     Example:
         >>> logits = torch.tensor([[3.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.5, 0.0]])
@@ -114,9 +103,7 @@ class ESDLoss(PairObjective):
         super().__init__(view, root, ignore_index=ignore_index, sync=sync)
 
     def minimum_samples(self) -> int:
-        """Three: ESD is a U-statistic over triples."""
         return FEWEST
 
     def value_and_slope(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
-        """ESD of each row."""
         return _value_and_slope(pairs)

@@ -38,7 +38,6 @@ class FocalLoss(MeanLoss):
             self.gamma = inputs.check_range("gamma", gamma, low=0, high=100)
 
     def losses(self, data: Classification) -> Tensor:
-        """Focal loss of each sample."""
         log_p = log_likelihood(data)
         # Computing 1 - p from log p is precise as p nears 1.
         miss = -torch.expm1(log_p)
@@ -48,10 +47,9 @@ class FocalLoss(MeanLoss):
 
 
 class DualFocalLoss(MeanLoss):
-    r"""Dual focal loss, :math:`-(1 - p_y + p_j)^\gamma \ln p_y`, a replacement for the NLL.
+    r"""Dual focal loss, a replacement for the NLL, which also widens the gap to the runner-up.
 
-    :math:`p_j` is the largest probability below :math:`p_y`, or 0 if there is none: the loss also
-    widens the gap to the runner-up.
+    It is :math:`-(1 - p_y + p_j)^\gamma \ln p_y` with :math:`p_j` the largest probability below :math:`p_y`, or 0.
 
     Args:
         gamma: Focusing strength; the authors tune it per network, 5 for ResNet50 on CIFAR.
@@ -69,7 +67,6 @@ class DualFocalLoss(MeanLoss):
         self.gamma = inputs.check_range("gamma", gamma, low=0, high=100)
 
     def losses(self, data: Classification) -> Tensor:
-        """Dual focal loss of each sample."""
         log_probabilities = log_softmax(data.logits)
         probabilities = log_probabilities.exp()
         p, log_p = of_target(probabilities, data), of_target(log_probabilities, data)
@@ -89,7 +86,6 @@ class BrierLoss(MeanLoss):
     name = "the Brier score"
 
     def losses(self, data: Classification) -> Tensor:
-        """Brier score of each sample."""
         gap = data.logits.softmax(1) - checks.one_hot(data).to(data.logits.dtype)
         return gap.square().sum(1, dtype=accumulation_dtype(gap))
 
@@ -118,7 +114,6 @@ class BSCEGRALoss(MeanLoss):
         self.norm = inputs.check_range("norm", norm, low=1, high=16)
 
     def losses(self, data: Classification) -> Tensor:
-        """Weighted cross entropy of each sample."""
         log_p = log_likelihood(data)
         wide = accumulation_dtype(log_p)
         gap = data.logits.detach().to(wide).softmax(1) - checks.one_hot(data).to(wide)
@@ -130,8 +125,7 @@ class AdaFocalLoss(MeanLoss):
     r"""Focal loss whose strength follows the calibration of held-out data (AdaFocal), a replacement for the NLL.
 
     Call :meth:`update` with the logits of held-out data after every epoch: it sets bins of equal mass and the strength
-    :math:`\gamma` of each, as :doc:`methods/adafocal` says. Before, every bin has the strength ``gamma``. Strengths and
-    edges are part of the ``state_dict``.
+    of each, as :doc:`methods/adafocal` says. Both are part of the ``state_dict``.
 
     Args:
         bins: Number of bins, closed on the right.
@@ -202,7 +196,6 @@ class AdaFocalLoss(MeanLoss):
         return torch.where(strength.abs() < switch, flipped, strength).clamp(self.lowest, self.highest)
 
     def losses(self, data: Classification) -> Tensor:
-        """Focal loss of each sample, with the strength of its bin."""
         log_p = log_likelihood(data)
         strength = self.strength.to(log_p)[torch.bucketize(log_p.detach().exp(), self.edges.to(log_p))]
         # Computing 1 - p from log p is precise as p nears 1, where a small power has an infinite slope.

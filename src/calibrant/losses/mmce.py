@@ -37,14 +37,9 @@ def mmce(
 ) -> Tensor:
     r"""Squared maximum mean calibration error (MMCE), exact in :math:`O(N \log N)` time, :math:`O(N)` memory.
 
-    With :math:`d_i = c_i - r_i` and the kernel :math:`k(r, r') = \exp(-|r - r'| / \phi)`,
-
-    .. math:: \mathrm{MMCE}^2 = \frac{1}{N^2} \sum_{i,j} d_i d_j k(r_i, r_j)
-
-    as published (a V-statistic: never negative, biased upward), or, if ``unbiased``, over pairs :math:`i \ne j` divided
-    by :math:`N(N-1)` (a U-statistic: may be negative, mean 0 when calibrated), which needs N at least 2, and where the
-    scale of ``sample_weight`` matters. The ``bandwidth`` is :math:`\phi`; the authors' code writes it as 2 x 0.2. The
-    other arguments are those of :func:`calibrant.functional.esd`.
+    :doc:`methods/mmce` defines it. As published it is never negative and biased upward. If ``unbiased``, it is a
+    U-statistic: it may be negative, needs N at least 2, and the scale of ``sample_weight`` matters. The ``bandwidth``
+    is that of the Laplace kernel. The other arguments are those of :func:`calibrant.functional.esd`.
 
     Example:
         >>> confidence, correct = torch.tensor([0.9, 0.8, 0.6, 0.9]), torch.tensor([1, 0, 1, 0])
@@ -68,9 +63,7 @@ def mmce_weighted(
 ) -> Tensor:
     r"""Squared weighted MMCE, in which right and wrong predictions have the same total weight.
 
-    :math:`\mathrm{MMCE}_w^2 = e^\top K e` with the Laplace kernel :math:`K`, and
-    :math:`e_i = (1 - r_i) / n_1` where the prediction is right, :math:`e_i = -r_i / n_0` where it is
-    wrong; :math:`n_1, n_0` count the two. A batch that is all right or all wrong gives 0 with zero gradient.
+    :doc:`methods/weighted_mmce` defines it. A batch that is all right or all wrong gives 0 with zero gradient.
     Arguments are those of :func:`calibrant.functional.mmce`.
 
     Example:
@@ -86,10 +79,12 @@ def mmce_weighted(
 def _mmce(pairs: Pairs, bandwidth: float, unbiased: bool) -> tuple[Tensor, Tensor]:
     counts, n = pairs.counts(), pairs.confidence.shape[-1]
     if counts is None:
-        return _quadratic_form(pairs, None, 1 / (n * (n - 1) if unbiased else n * n), bandwidth, unbiased)
+        scale: Tensor | float = 1 / (n * (n - 1) if unbiased else n * n)
+        return on_arrays(_kernel, pairs.confidence, pairs.correct, None, scale, bandwidth, unbiased)
     some = counts.sum(-1, keepdim=True)
     some = torch.where(some >= 2, some * (some - 1), 0.0) if unbiased else some.square()
-    return _quadratic_form(pairs, counts, safe_divide(torch.ones_like(some), some), bandwidth, unbiased)
+    scale = safe_divide(torch.ones_like(some), some)
+    return on_arrays(_kernel, pairs.confidence, pairs.correct, counts, scale, bandwidth, unbiased)
 
 
 def _mmce_weighted(pairs: Pairs, bandwidth: float) -> tuple[Tensor, Tensor]:
@@ -97,24 +92,16 @@ def _mmce_weighted(pairs: Pairs, bandwidth: float) -> tuple[Tensor, Tensor]:
     right_count, wrong_count = right.sum(-1, keepdim=True), wrong.sum(-1, keepdim=True)
     share = safe_divide(right, right_count) + safe_divide(wrong, wrong_count)
     share = torch.where((right_count > 0) & (wrong_count > 0), share, 0.0)
-    return _quadratic_form(pairs, share, 1.0, bandwidth, unbiased=False)
-
-
-def _quadratic_form(
-    pairs: Pairs, weight: Tensor | None, scale: Tensor | float, bandwidth: float, unbiased: bool
-) -> tuple[Tensor, Tensor]:
-    kernel = partial(_kernel, bandwidth=bandwidth, unbiased=unbiased)
-    return on_arrays(kernel, pairs.confidence, pairs.correct, weight, scale)
+    return on_arrays(_kernel, pairs.confidence, pairs.correct, share, 1.0, bandwidth, False)
 
 
 def _kernel(
-    confidence: Values, correct: Values, weight: Values, scale: Values, *, bandwidth: float, unbiased: bool
+    confidence: Values, correct: Values, weight: Values, scale: Values, bandwidth: float, unbiased: bool
 ) -> tuple[Values, Values]:
     r"""Exact :math:`e^\top K e` with :math:`e_i = w_i d_i`, scaled, and its gradient, in :math:`O(N \log N)`.
 
-    Pairs of tied confidences are summed separately, with a kernel of 1: the slope of :math:`|\cdot|` at 0 is 0. With
-    the sums over samples below and above, the derivative in :math:`r_i` is :math:`-2 w_i (K e)_i +
-    2 e_i (\text{above}_i - \text{below}_i) / \phi`. The terms of each sample alone are left out if ``unbiased``.
+    With the sums over samples below and above, the derivative in :math:`r_i` is :math:`-2 w_i (K e)_i +
+    2 e_i (\text{above}_i - \text{below}_i) / \phi`; tied samples are in neither. ``unbiased`` leaves out :math:`i = j`.
     """
     order = confidence.argsort(-1)
     ascending = take(confidence, order)
@@ -198,11 +185,9 @@ class MMCELoss(PairObjective):
         self.unbiased = unbiased
 
     def minimum_samples(self) -> int:
-        """One for the V-statistic, two for the U-statistic."""
         return 2 if self.unbiased else 1
 
     def value_and_slope(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
-        """MMCE squared of each row."""
         return _mmce(pairs, self.bandwidth, self.unbiased)
 
 
@@ -234,5 +219,4 @@ class WeightedMMCELoss(PairObjective):
         self.bandwidth = inputs.check_range("bandwidth", bandwidth, low=NARROWEST)
 
     def value_and_slope(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
-        """Weighted MMCE squared of each row."""
         return _mmce_weighted(pairs, self.bandwidth)

@@ -42,7 +42,6 @@ class LabelSmoothingLoss(MeanLoss):
         self.spread = spread
 
     def losses(self, data: Classification) -> Tensor:
-        """Smoothed cross entropy of each sample."""
         log_probabilities = log_softmax(data.logits)
         classes = data.logits.shape[1]
         # Moving alpha onto the C - 1 others equals spreading alpha * C / (C - 1) over all C.
@@ -55,13 +54,11 @@ class LabelSmoothingLoss(MeanLoss):
 class MarginLabelSmoothingLoss(MeanLoss):
     r"""Margin-based label smoothing (MbLS), a replacement for the NLL.
 
-    It is the NLL plus a penalty on logit distances above a margin,
-
-    .. math:: -\ln p_y + \alpha \frac1C \sum_k \max\big(0, \max_j l_j - l_k - m\big).
+    It is the NLL plus a penalty on logit distances above a margin; :doc:`methods/margin_label_smoothing` defines it.
 
     Args:
-        margin: Margin m; distances up to it are not penalised.
-        weight: Weight :math:`\alpha` of the penalty relative to the NLL.
+        margin: Distances up to it are not penalised.
+        weight: Weight of the penalty relative to the NLL.
 
     Example:
         >>> logits = torch.tensor([[12.0, 0.0], [0.0, 1.0]])
@@ -77,7 +74,6 @@ class MarginLabelSmoothingLoss(MeanLoss):
         self.weight = inputs.check_range("weight", weight, low=0, high=1e6)
 
     def losses(self, data: Classification) -> Tensor:
-        """NLL plus weighted penalty of each sample."""
         distance = data.logits.amax(1, keepdim=True) - data.logits
         penalty = torch.relu(distance - self.margin).mean(1, dtype=accumulation_dtype(data.logits))
         return self.weight * penalty - log_likelihood(data).to(penalty)
@@ -87,8 +83,7 @@ class CALSLoss(MeanLoss):
     r"""Class-adaptive label smoothing (CALS-ALM), a replacement for the NLL.
 
     Logit distances above a margin are penalised by a multiplier for each class; :doc:`methods/cals` has the formulas.
-    Call :meth:`update` with the logits of held-out data after every epoch, which sets the multipliers. Before, the loss
-    is the NLL with a quadratic penalty. Multipliers and :math:`\rho` are part of the ``state_dict``.
+    Call :meth:`update` with the logits of held-out data after every epoch. What it sets is part of the ``state_dict``.
 
     Args:
         margin: Logit distance up to which nothing is penalised.
@@ -140,10 +135,7 @@ class CALSLoss(MeanLoss):
 
     @torch.no_grad()
     def update(self, logits: Tensor, target: Tensor | None = None, mask: Tensor | None = None) -> Self:
-        r"""Set the multipliers, and at times :math:`\rho`, from all logits of held-out data.
-
-        The target is only used to find samples to ignore.
-        """
+        r"""Set the multipliers, and at times :math:`\rho`, from held-out logits; the target says what to ignore."""
         data = self.checked(logits, target, mask)
         excess = _excess(data.logits, self.margin)
         multiplier, rho = (_of_classes(name, getattr(self, name), excess) for name in ("multiplier", "rho"))
@@ -168,7 +160,6 @@ class CALSLoss(MeanLoss):
         return torch.where(stalled, self.rho_growth * rho, rho).clamp_max(self.rho_max)
 
     def losses(self, data: Classification) -> Tensor:
-        """NLL plus penalty of each sample."""
         excess = _excess(data.logits, self.margin)
         multiplier, rho = (_of_classes(name, getattr(self, name), excess) for name in ("multiplier", "rho"))
         slope = multiplier + rho * excess.clamp_max(MOST_EXCESS)
@@ -223,7 +214,6 @@ class LogitNormLoss(MeanLoss):
         self.temperature = inputs.check_range("temperature", temperature, low=1e-4)
 
     def losses(self, data: Classification) -> Tensor:
-        """Cross entropy of the normalised logits of each sample."""
         # Any common factor cancels; dividing by the largest logit keeps the squares in range.
         scale = data.logits.detach().abs().amax(1, keepdim=True).clamp_min(1.0)
         scaled = data.logits / scale

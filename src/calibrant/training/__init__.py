@@ -15,8 +15,9 @@ from calibrant.training.interleave import interleave
 
 if TYPE_CHECKING:
     from calibrant.training.huggingface import InterleavedTrainer
-    from calibrant.training.lightning import InterleavedDataModule, InterleavedModule
+    from calibrant.training.lightning import InterleavedModule
     from calibrant.training.lightning_callbacks import StopAfterTemperature, TemperatureInTheLoop
+    from calibrant.training.lightning_data import InterleavedDataModule
 
 __all__ = [
     "CalibratedLoss",
@@ -32,7 +33,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "InterleavedDataModule": ("lightning", "lightning"),
+    "InterleavedDataModule": ("lightning_data", "lightning"),
     "InterleavedModule": ("lightning", "lightning"),
     "StopAfterTemperature": ("lightning_callbacks", "lightning"),
     "TemperatureInTheLoop": ("lightning_callbacks", "lightning"),

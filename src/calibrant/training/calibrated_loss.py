@@ -15,14 +15,6 @@ from calibrant.losses.checks import Classification
 from calibrant.losses.esd import ESDLoss
 from calibrant.torch_private import unwrapped
 from calibrant.training import forward
-from calibrant.training.forward import (
-    BatchScores,
-    Loss,
-    evaluating,
-    freeze_batchnorm_statistics,
-    logits_of,
-    scores_of,
-)
 from calibrant.training.guard import GO_BACK, NOTICED, PROBABILITIES, Guard, Reminder, look_like_probabilities
 from calibrant.training.output_layer import DividedLogits, Layer, divide, find_output, through_layer
 from calibrant.training.temperature_loop import (
@@ -42,10 +34,7 @@ WALK = 0.382
 
 
 class Step(NamedTuple):
-    """Training loss, without the objective; training logits, divided by the temperature; and the objective.
-
-    The objective is not yet weighted, and None at a step without a held-out batch.
-    """
+    """Training loss; training logits, divided by the temperature; and the unweighted objective, None without one."""
 
     loss: Tensor
     logits: Tensor
@@ -64,8 +53,8 @@ class Finished(NamedTuple):
 
     temperature: float
     error: float
-    held_out: BatchScores
-    new: BatchScores | None
+    held_out: forward.BatchScores
+    new: forward.BatchScores | None
 
 
 class CalibratedLoss:
@@ -113,9 +102,9 @@ class CalibratedLoss:
         model: nn.Module,
         method: Method = "temperature",
         *,
-        objective: Loss | None = None,
+        objective: forward.Loss | None = None,
         weight: float | None = None,
-        loss: Loss | None = None,
+        loss: forward.Loss | None = None,
         every: int | None = None,
         batchnorm: BatchNormUse | None = None,
         multi_label: bool = False,
@@ -198,7 +187,7 @@ class CalibratedLoss:
         due = self.is_due(held_out is not None)
         if due and held_out is not None and self.method == "temperature":
             self.observe(*held_out)
-        logits = logits_of(self._model, x)
+        logits = forward.logits_of(self._model, x)
         scaled = self._scaled(logits) if self.method == "temperature" else logits
         loss = self._training_loss(scaled, y, sample_weight)
         objective = None
@@ -226,11 +215,7 @@ class CalibratedLoss:
         return forward.nll(self._flattened(logits, y, sample_weight))
 
     def attach(self, x: Any) -> None:
-        """Divide the logits by T where they are made, until ``finish``, for a model that computes its own loss.
-
-        The layer is found by a batch of inputs. An integration then calls ``is_due``, ``observe`` or
-        ``held_out_objective``, and ``watch_training`` itself.
-        """
+        """Divide the logits by T in the layer that makes them, until ``finish``: the model computes its own loss."""
         self.output = self._layer = find_output(unwrapped(self._model), x)
         self.divided = DividedLogits(self.output)
         self.reminder.on = False  # an integration finishes by itself
@@ -270,8 +255,8 @@ class CalibratedLoss:
         """Run a held-out batch forward in evaluation mode, and move the temperature."""
         if self.divided is not None:
             self.divided.set(1.0)
-        with evaluating(self._model):
-            logits = logits_of(self._model, x)
+        with forward.evaluating(self._model):
+            logits = forward.logits_of(self._model, x)
         data = self.cleaned(logits, y, weight)
         self._check_logits(data)
         self.guard.add_held_out(data._replace(logits=data.logits / self.temperature))
@@ -281,8 +266,8 @@ class CalibratedLoss:
 
     def held_out_objective(self, x: Any, y: Tensor, weight: Tensor | None = None) -> Tensor:
         """Return the objective of a held-out batch, not yet weighted."""
-        with freeze_batchnorm_statistics(self._model) if self.batchnorm == "freeze" else nullcontext():
-            logits = logits_of(self._model, x) if self.method == "published" else self._through_head(x)
+        with forward.freeze_batchnorm_statistics(self._model) if self.batchnorm == "freeze" else nullcontext():
+            logits = forward.logits_of(self._model, x) if self.method == "published" else self._through_head(x)
         data = self._flattened(logits, y, weight, getattr(self.objective, "ignore_index", None))
         self._check_logits(data)
         self.guard.add_held_out(data)
@@ -344,7 +329,7 @@ class CalibratedLoss:
         if self.next_due <= self.every and look_like_probabilities(data.logits, of_one=False):
             self.guard.warn("softmax", PROBABILITIES)
 
-    def compare_evaluation(self, scores: BatchScores, loader: Any) -> None:
+    def compare_evaluation(self, scores: forward.BatchScores, loader: Any) -> None:
         """Compare scores of an evaluation with the held-out batches since the last one, which a loader gave."""
         dropout = self.method != "temperature" and forward.has_dropout(self._model)
         self.guard.compare_evaluation(scores, loader, dropout=dropout)
@@ -354,14 +339,14 @@ class CalibratedLoss:
         return {"temperature": self.temperature} | self.guard.latest | {"warnings": float(len(self.guard.warnings_))}
 
     @torch.no_grad()
-    def compare(self, held_out: Iterable[Any], new: Iterable[Any]) -> tuple[BatchScores, BatchScores]:
+    def compare(self, held_out: Iterable[Any], new: Iterable[Any]) -> tuple[forward.BatchScores, forward.BatchScores]:
         """Score batches of held-out and of new data, such as validation data after an epoch, and warn if they differ.
 
         ``finish(held_out, new)`` does the same at the end of training.
         """
         self._check_state()
         found = [self._predicted(batches) for batches in (held_out, new)]
-        on_held_out, on_new = (scores_of(data.logits / self.temperature, data.target) for data, _ in found)
+        on_held_out, on_new = (forward.scores_of(data.logits / self.temperature, data.target) for data, _ in found)
         self.guard.compare(on_new, on_held_out)
         return on_held_out, on_new
 
@@ -379,13 +364,6 @@ class CalibratedLoss:
                 held-out data have become special.
             fold: Divide the output layer by T, or the model's output where no layer makes the logits. By default only
                 for the method ``"temperature"``.
-
-        Returns:
-            The temperature, its standard error, and scores on the data given.
-
-        Raises:
-            ValueError: If the logits of the final network are infinite or NaN on every sample, or if the state of this
-                loss is from before an earlier call, and the weights of the model are not.
         """
         self._check_state()
         self.detach()
@@ -393,7 +371,7 @@ class CalibratedLoss:
         folds = (self.method == "temperature") if fold is None else fold
         data, layer = self._predicted(held_out)
         logits, target, _ = data
-        self.guard.judge_final(scores_of(logits, target))
+        self.guard.judge_final(forward.scores_of(logits, target))
         log_t = error = 0.0
         trained_at = self.loop.trained_at(logits)
         if folds:
@@ -402,11 +380,11 @@ class CalibratedLoss:
             few = f"{len(target)} held-out samples are too few to measure calibration: hold out more data"
             self.guard.warn("few", few)
         temperature = math.exp(log_t)
-        on_held_out = scores_of(logits / temperature, target)
+        on_held_out = forward.scores_of(logits / temperature, target)
         on_new = None
         if new is not None:
             new_data, _ = self._predicted(new)
-            on_new = scores_of(new_data.logits / temperature, new_data.target)
+            on_new = forward.scores_of(new_data.logits / temperature, new_data.target)
             self.guard.compare(on_new, on_held_out)
         elif folds and self.loss is None and looks_trained_on(log_t, error, on_held_out.accuracy):
             self.guard.warn_of_training_samples(temperature, on_held_out)
@@ -420,18 +398,15 @@ class CalibratedLoss:
         return Finished(temperature, error, on_held_out, on_new)
 
     def _predicted(self, batches: Iterable[Any]) -> tuple[Classification, nn.Module | None]:
-        """Samples of all ranks, on the CPU, and the layer that makes the logits.
-
-        Samples whose logits are infinite or NaN are left out, with a warning.
-        """
+        """Samples of all ranks with finite logits, on the CPU, and the layer that makes the logits."""
         model, layer = unwrapped(self._model), self._layer
         parts: list[Classification] = []
         left_out = weighted = 0
-        with evaluating(model):
+        with forward.evaluating(model):
             for x, y, weight in forward.batches_for(model, batches, "finish"):
                 if layer is None:
                     layer = find_output(model, x)
-                logits, y, count = forward.finite(logits_of(model, x), y, self.ignore_index, self.multi_label)
+                logits, y, count = forward.finite(forward.logits_of(model, x), y, self.ignore_index, self.multi_label)
                 parts.append(self._flattened(logits, y, weight))
                 left_out += count
                 weighted += weight is not None

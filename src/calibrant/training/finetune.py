@@ -54,15 +54,9 @@ Recalibration = float | Head  # the float is a temperature
 
 
 class CrossValidated(NamedTuple):
-    """Cross-validated scores of one method.
+    """Cross-validated scores of one method, with the standard error of its mean log loss.
 
-    Attributes:
-        method: Name of the method.
-        log_loss: Mean log loss.
-        error: Standard error of the log loss.
-        change: Mean log loss minus that of the original network.
-        change_error: Standard error of the change. It is paired by sample, and so much smaller than ``error``.
-        accuracy: Share of correct predictions.
+    The change is from the original network. Its standard error is paired by sample, and so much smaller.
     """
 
     method: Candidate
@@ -234,10 +228,7 @@ def _warn_of_data(samples: Outputs) -> str:
 def _cross_fitted(
     samples: Outputs, layer: Any, methods: tuple[Candidate, ...], seed: int
 ) -> tuple[dict[Candidate, Tensor], float | None]:
-    """Logits of every sample under fits that did not see it, and the best penalty of the head.
-
-    The layer is linear where methods other than ``"temperature"`` are tried.
-    """
+    """Logits of every sample under fits that did not see it, and the best penalty of the head."""
     order = torch.randperm(len(samples.target), generator=torch.Generator().manual_seed(seed))
     folds = order.tensor_split(FOLDS)
     given = samples.logits.double()
@@ -373,7 +364,8 @@ def _simplest(losses: dict[Candidate, Tensor]) -> Candidate:
 
 
 def _measured(method: Candidate, losses: dict[Candidate, Tensor], logits: Tensor, target: Tensor) -> CrossValidated:
-    values, change = losses[method], losses[method] - losses["nothing"]
+    values = losses[method]
+    change = values - losses["nothing"]
     return CrossValidated(
         method, float(values.mean()), _standard_error(values), float(change.mean()), _standard_error(change),
         float((logits.argmax(1) == target).double().mean()),

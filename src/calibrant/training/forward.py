@@ -42,10 +42,7 @@ def has_dropout(model: nn.Module) -> bool:
 
 @contextmanager
 def freeze_batchnorm_statistics(model: nn.Module) -> Iterator[None]:
-    """Run forward passes that leave BatchNorm's running statistics as they are.
-
-    A batch is still normalised by its own mean and variance, and gradients are not affected.
-    """
+    """Run forward passes that leave BatchNorm's running statistics as they are; batches use their own as ever."""
     layers = [layer for layer in model.modules() if isinstance(layer, BatchNorm) and layer.track_running_stats]
     try:
         for layer in layers:
@@ -117,7 +114,10 @@ def batches_for(model: nn.Module, loader: Any, function: str) -> Iterator[tuple[
             )
         if isinstance(x, Mapping):
             x = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in x.items()}
-        yield x.to(device) if isinstance(x, Tensor) else x, y.to(device), batch[2].to(device) if has_weight else None
+        if isinstance(x, Tensor):
+            x = x.to(device)
+        weight = batch[2].to(device) if has_weight else None
+        yield x, y.to(device), weight
     if batch is None:
         raise ValueError("the loader gave no batch: pass batches (x, y)")
 
@@ -166,10 +166,7 @@ def spread(weight: Tensor, shape: torch.Size) -> Tensor:
 
 
 def loss_or_zero(loss: Loss, logits: Tensor, target: Tensor, *, minimum: int = 1) -> Tensor:
-    """The loss of a batch, or a zero that is connected to the logits if ignored labels leave fewer than ``minimum``.
-
-    If a batch is too small without any ignored label, the loss itself raises an error.
-    """
+    """The loss of a batch, or a zero that is connected to the logits if ignored labels leave fewer than ``minimum``."""
     ignore_index = getattr(loss, "ignore_index", -100)
     if ignore_index is None or target.numel() < minimum:
         return loss(logits, target)
@@ -222,16 +219,10 @@ class BatchScores(NamedTuple):
     """Means over samples, and over values that came with their batches, such as those of an objective.
 
     Attributes:
-        samples: Number of samples.
-        accuracy: Share of correct predictions.
-        nll: Log loss.
         gap: Mean confidence minus accuracy.
         doubt: Mean of 1 minus the probability of the target.
-        ece: Expected calibration error with the bins of the ESD paper.
         batches: Number of batches on this rank.
-        values: Number of values.
-        value: Their mean.
-        silent: Share of them that is 0.
+        silent: Share of the values that is 0.
     """
 
     samples: float
@@ -293,14 +284,6 @@ class ScoreSums:
     def _change(self, purpose: str) -> tuple[Tensor, int]:
         before, batches = self._marks.get(purpose, (torch.zeros_like(self._sums), 0))
         return self._sums - before.to(self._sums), self.batches - batches
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue."""
-        return vars(self).copy()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state."""
-        vars(self).update(state)
 
 
 def _sums_of(data: Classification) -> Tensor:

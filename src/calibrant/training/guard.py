@@ -124,8 +124,6 @@ class Guard:
     """Judges windows of training batches with the held-out batches beside them, and the final network.
 
     Every warning is a :class:`CalibrationWarning`, is given once, says what to do, and is kept in ``warnings_``.
-    Without an objective, training accuracy may fall when a temperature undoes overfitting, and is a collapse only if
-    held-out accuracy falls, too. With one, a gradient from held-out data reaches the network.
     """
 
     def __init__(self, *, has_objective: bool = True) -> None:
@@ -203,6 +201,7 @@ class Guard:
         fell = self._fell("training", training)
         if held_out.samples:
             held_out_fell = self._fell("held_out", held_out)
+            # A temperature that undoes overfitting may lower training accuracy alone.
             fell = fell and (held_out_fell or self.has_objective)
         if fell:
             text = f"training accuracy fell from {before:.1%} to {training.accuracy:.1%}: lower the learning rate"
@@ -262,21 +261,18 @@ class Guard:
         return _named(self.held_out.since("log")) | {"warnings": float(len(self.warnings_))}
 
     def compare_evaluation(self, new: BatchScores, loader: Any, *, dropout: bool) -> None:
-        """Compare the held-out batches since the last evaluation, which a loader gave again and again, with a new one.
-
-        Any accuracy between those of the two evaluations is as expected. A sample that passed several times counts
-        once, and one that went through dropout may be less accurate.
-        """
+        """Compare the held-out batches since the last evaluation, with a new one."""
         held_out = self.held_out.since("evaluation")
         before, self._accuracy = self._accuracy, new.accuracy
         if not held_out.samples:
             return
-        low, high = sorted((before, new.accuracy))
+        low, high = sorted((before, new.accuracy))  # an accuracy in between is as expected
         nearest = min(max(held_out.accuracy, low), high)
         if dropout and held_out.accuracy < nearest:
             return
         dataset = getattr(loader, "dataset", None)
         in_a_pass = held_out.samples * length_hint(loader, held_out.batches) / held_out.batches
+        # A sample that passed several times counts once.
         distinct = len(dataset) if isinstance(dataset, Sized) else in_a_pass
         held_out = held_out._replace(samples=min(held_out.samples, distinct))
         # The gap may have changed while these batches passed: it is not compared.
@@ -330,14 +326,14 @@ class Guard:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what is warned about next."""
-        sums = {"training": self.training.state_dict(), "held_out": self.held_out.state_dict()}
+        sums = {"training": vars(self.training), "held_out": vars(self.held_out)}
         return copy.deepcopy(vars(self) | sums)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
         values = copy.deepcopy(dict(state))
-        self.training.load_state_dict(values.pop("training"))
-        self.held_out.load_state_dict(values.pop("held_out"))
+        vars(self.training).update(values.pop("training"))
+        vars(self.held_out).update(values.pop("held_out"))
         vars(self).update(values)
 
 

@@ -144,7 +144,6 @@ class InterleavedTrainer(Trainer):
         return loss
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
-        """Use a calibration batch if one is due, then accumulate the gradients of the NLL."""
         if not self._is_due(model, inputs):
             return super().training_step(model, inputs, *args, **kwargs)
         loss = self._started(model, inputs)
@@ -261,18 +260,21 @@ class InterleavedTrainer(Trainer):
             logits, labels = _labelled(output.predictions, output.label_ids)
             if not len(labels):
                 return output
-            scores, (refined, _) = scores_of(logits, labels), refined_nll(logits, labels)
-            for name, value in (("accuracy", scores.accuracy), ("ece", scores.ece), ("refined_nll", refined)):
-                output.metrics.setdefault(f"{prefix}_{name}", value)
+            scores = scores_of(logits, labels)
+            refined, _ = refined_nll(logits, labels)
+            output.metrics.setdefault(f"{prefix}_accuracy", scores.accuracy)
+            output.metrics.setdefault(f"{prefix}_ece", scores.ece)
+            output.metrics.setdefault(f"{prefix}_refined_nll", refined)
             if self.calibrated_loss is not None and self.is_in_train and prefix == "eval":
                 self.calibrated_loss.compare_evaluation(scores, self._drawn().loader)
         return output
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log as ``Trainer`` does, with the scores of the calibration batches beside the training loss."""
-        if (loss := self.calibrated_loss) is not None and loss.divided is not None and "loss" in logs:
-            logs = logs | ({"temperature": loss.temperature} if loss.method == "temperature" else {})
-            logs |= loss.guard.since_log()
+        loss = self.calibrated_loss
+        if loss is not None and loss.divided is not None and "loss" in logs:
+            logs = logs | loss.guard.since_log()
+            if loss.method == "temperature":
+                logs["temperature"] = loss.temperature
         super().log(logs, *args, **kwargs)
 
 

@@ -63,9 +63,8 @@ def interleave(
 class InterleavedLoader:
     """Loader that :func:`interleave` returns.
 
-    Its state is exact at the end of a pass, except for random transforms in persistent workers: the calibration loader
-    continues within its own pass, which is drawn again from the random state that it started with. A state from within
-    a pass continues with the next one.
+    Its state is exact at the end of a pass, except for random transforms in persistent workers. A state from within a
+    pass continues with the next one.
     """
 
     def __init__(
@@ -128,18 +127,12 @@ class InterleavedLoader:
 
 
 class Passes:
-    """Passes over a loader without end, from a position that can be saved; samplers are told their number.
-
-    Args:
-        loader: Gives batches; iterated more than once.
-        minimum: Fewest samples of a batch; :meth:`next_batch` leaves out smaller ones.
-        seed: Seed of random numbers of its own, which leave those of training alone; without it there are none.
-    """
+    """Passes over a loader without end, from a position that can be saved; samplers are told their number."""
 
     def __init__(self, loader: Iterable[Any], minimum: int = 1, seed: int | None = None) -> None:
         self.loader = loader
-        self.minimum = minimum
-        self._seed = seed
+        self.minimum = minimum  # fewest samples of a batch that next_batch() returns
+        self._seed = seed  # of random numbers of its own, which leave those of training alone; None for none
         self._random = random_state()  # of its own
         self._generators = _generators_of(loader)
         self._count = self._drawn = 0  # passes begun, and batches of the latest

@@ -35,15 +35,12 @@ from calibrant.training.interleave import (
     set_random_state,
 )
 from calibrant.training.lightning_data import (
-    InterleavedDataModule,
     loader_states,
     moved,
     of_ranks,
     on_training_device,
     restore_loader,
 )
-
-__all__ = ["InterleavedDataModule", "InterleavedModule"]
 
 LEARNING_RATE = 1e-3  # as in the paper
 KEY = "calibrant"  # in checkpoints
@@ -53,11 +50,9 @@ ON_PROGRESS_BAR = {"accuracy", "ece", "objective"}
 class InterleavedModule(lightning.LightningModule):
     r"""A classifier that is calibrated while it trains, by held-out batches beside the training batches.
 
-    Its batches are those of :func:`calibrant.training.interleave`, whose parts are ``(inputs, target)``: inputs a
-    tensor, or a mapping of keyword arguments of the model. Without a method plain ``(inputs, target)`` is enough.
-    ``docs/lightning.md`` says what the methods do and what is logged. ``predict`` returns logits.
-
-    Other arguments are those of :class:`calibrant.training.CalibratedLoss`.
+    Its batches are those of :func:`calibrant.training.interleave`, whose parts are ``(inputs, target)``; without a
+    method plain ``(inputs, target)`` is enough. ``docs/lightning.md`` has more. ``predict`` returns logits. Other
+    arguments are those of :class:`calibrant.training.CalibratedLoss`.
 
     Args:
         method: By default ``"published"`` if there is an objective; otherwise the loss alone is minimised.
@@ -133,7 +128,6 @@ class InterleavedModule(lightning.LightningModule):
         return logits if self.temperature == 1 else logits / self.temperature
 
     def on_train_start(self) -> None:
-        """Check that there are held-out data for the method, and continue from the position of a checkpoint."""
         loader = self.trainer.train_dataloader
         if isinstance(loader, InterleavedLoader):
             loader.ask(self.objective, self.trainer.world_size)
@@ -153,13 +147,11 @@ class InterleavedModule(lightning.LightningModule):
         restore_loader(self.trainer, loaders)
 
     def on_train_epoch_start(self) -> None:
-        """Reset the scores, and forget epochs that are trained again."""
         self._validation = {}
         self.training_scores = ScoreSums()
         self.history = [entry for entry in self.history if entry["epoch"] < self.current_epoch]
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The loss of the training batch, plus the weighted objective of the held-out batch where there is one."""
         batch, held_out = self._parts(batch)
         x, y = pair_of(batch)
         if self.calibrated_loss is None:
@@ -194,7 +186,6 @@ class InterleavedModule(lightning.LightningModule):
         return checks.classification(logits, target, None, getattr(self.loss, "ignore_index", -100))
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Log the running scores now and then, and save the random state before validation draws from it."""
         # on_validation_start would be too late: by then the loader has drawn the seed of its workers.
         apart = self.trainer.val_check_batch  # None if it is a time
         may_validate = self.trainer.is_last_batch or not apart or (batch_idx + 1) % apart == 0
@@ -208,7 +199,6 @@ class InterleavedModule(lightning.LightningModule):
             self._log("train", values, on_step=True)
 
     def on_train_epoch_end(self) -> None:
-        """Log the epoch and add it to the history."""
         self._random_before_validation = None
         values = self._values(self.training_scores.since())
         if not values:
@@ -220,7 +210,6 @@ class InterleavedModule(lightning.LightningModule):
         self.history.append({"epoch": self.current_epoch} | self._log("train", values) | self._validation)
 
     def on_validation_epoch_start(self) -> None:
-        """Begin new scores."""
         self.evaluation_scores = ScoreSums()
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
@@ -235,7 +224,6 @@ class InterleavedModule(lightning.LightningModule):
         return data
 
     def on_validation_epoch_end(self) -> None:
-        """Log the scores, compare them with held-out ones, and restore the random state of training."""
         scores = self.evaluation_scores.since()
         values = self._values(scores)
         logged = self._log("validation", values)
@@ -255,7 +243,6 @@ class InterleavedModule(lightning.LightningModule):
         self._evaluate(batch)
 
     def on_test_epoch_end(self) -> None:
-        """Log the scores."""
         self._log("test", self._values(self.evaluation_scores.since()))
 
     def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
@@ -263,7 +250,6 @@ class InterleavedModule(lightning.LightningModule):
         return self(batch[0] if isinstance(batch, list | tuple) else batch)  # type: ignore[no-any-return]
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """The optimizer over all parameters that require a gradient, and the scheduler if there is one."""
         parameters = [weights for weights in self.parameters() if weights.requires_grad]
         if self._make_optimizer is None:
             optimizer: Optimizer = torch.optim.AdamW(parameters, lr=self.learning_rate, weight_decay=1e-2)
@@ -276,7 +262,6 @@ class InterleavedModule(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def _values(self, scores: BatchScores) -> dict[str, float]:
-        """Scores for a log; empty before the first sample."""
         if not scores.samples:
             return {}
         return {"loss": scores.value if scores.values else scores.nll, "accuracy": scores.accuracy, "ece": scores.ece}
@@ -313,13 +298,11 @@ class InterleavedModule(lightning.LightningModule):
             self.finish(moved(self.trainer, batch) for batch in held_out)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the history, the position of the loader, and the state of the loss of every rank."""
         checkpoint[KEY] = {"history": [dict(row) for row in self.history], "loaders": loader_states(self.trainer)}
         if self.calibrated_loss is not None:
             checkpoint[KEY]["losses"] = of_ranks(self.trainer, self.calibrated_loss.state_dict())
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the history, and remember the position in case training continues."""
         saved = checkpoint.get(KEY)
         if saved is None:
             return

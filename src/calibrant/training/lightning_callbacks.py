@@ -66,7 +66,6 @@ class TemperatureInTheLoop(Callback):
         return 1.0 if self._loss is None else self._loss.temperature
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start afresh, or continue from a checkpoint."""
         if trainer.world_size > 1 and gives_ranks_the_same(self.held_out):
             raise ValueError(SAME.format("held-out"))
         if getattr(pl_module, "method", None) == "temperature":
@@ -95,7 +94,6 @@ class TemperatureInTheLoop(Callback):
             self._loss.attach(x)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Run a held-out batch forward if it is due, and move the temperature."""
         assert self._loss is not None  # noqa: S101 (set when training started)
         self._is_due = self._loss.is_due()
         if self._is_due:
@@ -106,7 +104,6 @@ class TemperatureInTheLoop(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Let the guard see the training batch, if it is ``(inputs, target)``."""
         seen = self._seen(getattr(batch, "train", batch))  # the training part of an InterleavedBatch
         if self._is_due and seen is not None and self._loss is not None:
             self._loss.watch_training(*seen)
@@ -118,7 +115,6 @@ class TemperatureInTheLoop(Callback):
         return self._loss.divided.take(batch[1] if isinstance(batch, list | tuple) and len(batch) == 2 else None)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Reset the scores."""
         self._validation = ScoreSums()
 
     def on_validation_batch_end(
@@ -139,7 +135,6 @@ class TemperatureInTheLoop(Callback):
             self._loss.compare_evaluation(new, self.held_out)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the scores of the epoch."""
         if self._loss is None:
             return
         for name, value in (self._loss.guard.since_log() | {"temperature": self.temperature}).items():
@@ -155,7 +150,6 @@ class TemperatureInTheLoop(Callback):
             self.finished = self._loss.finish(moved(trainer, batch) for batch in self._stream.whole_pass())
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Restore the module as it is without this callback."""
         if self._loss is not None:
             self._loss.detach()
 
@@ -171,7 +165,6 @@ class TemperatureInTheLoop(Callback):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """The temperature, the position of the train loader, and everything else needed to continue."""
         if self._loss is None:
             return {}
         return {
@@ -180,7 +173,6 @@ class TemperatureInTheLoop(Callback):
         }  # fmt: skip
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a checkpoint."""
         if state_dict:
             self._saved = state_dict
 
@@ -233,7 +225,6 @@ class StopAfterTemperature(Callback):
         return self.patience is not None and self._waited >= self.patience
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start afresh, or continue from a checkpoint, which may be that of a stopped run."""
         if self.loader is None and not trainer.num_val_batches:
             raise ValueError("StopAfterTemperature needs validation data, or a loader: pass val_dataloaders or loader=")
         if not self._resumes:
@@ -242,13 +233,11 @@ class StopAfterTemperature(Callback):
         trainer.should_stop = trainer.should_stop or self._stops
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start collecting logits."""
         self._collected = []
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any, **__: Any
     ) -> None:
-        """Collect the logits of a batch."""
         if self.loader is None and not trainer.sanity_checking:
             self._collect(trainer, pl_module, outputs, batch)
 
@@ -313,10 +302,8 @@ class StopAfterTemperature(Callback):
             divide(pl_module, output, self.temperature_, output)
 
     def state_dict(self) -> dict[str, Any]:
-        """The best validation so far, with its weights."""
         return {name: getattr(self, name) for name in SAVED}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a checkpoint."""
         vars(self).update(state_dict)
         self._resumes = True

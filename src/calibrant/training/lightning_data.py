@@ -17,8 +17,7 @@ from calibrant.training.interleave import InterleavedLoader, interleave
 class InterleavedDataModule(lightning.LightningDataModule):
     """Hold out a part of the training data, and load it alongside the rest.
 
-    The order of the samples depends only on ``seed`` and the epoch. W processes with batches of B together see the
-    batches that one process with batches of W times B sees. Evaluation sees every sample once.
+    The order of the samples depends only on ``seed`` and the epoch. Evaluation sees every sample once.
 
     Args:
         train: Training data; samples are ``(inputs, target)``.
@@ -75,7 +74,6 @@ class InterleavedDataModule(lightning.LightningDataModule):
             )  # the loader asks the objective
 
     def train_dataloader(self) -> InterleavedLoader:
-        """Training batches, each with a calibration batch beside it."""
         if self._loader is not None and self.trainer is not None and self.trainer.current_epoch > 0:
             return self._loader  # called again within a run: it continues, and does not start over with the first order
         calibration = self.calibration_part
@@ -87,15 +85,12 @@ class InterleavedDataModule(lightning.LightningDataModule):
         return self._loader
 
     def val_dataloader(self) -> DataLoader[Any]:
-        """Validation batches."""
         return self._in_order("validation")
 
     def test_dataloader(self) -> DataLoader[Any]:
-        """Test batches."""
         return self._in_order("test")
 
     def predict_dataloader(self) -> DataLoader[Any]:
-        """Batches to predict."""
         return self._in_order("predict")
 
     def _shuffled(

@@ -23,10 +23,7 @@ def eagerly() -> Any:
 
 @torch.no_grad()
 def find_output(model: nn.Module, x: Any) -> nn.Module:
-    """Return the linear or convolutional layer that makes the logits, or the innermost module that returns them.
-
-    The model runs once, on a batch of inputs, and is left as it is.
-    """
+    """Return the linear or convolutional layer that makes the logits, or the innermost module that returns them."""
     made: list[tuple[nn.Module, Tensor]] = []  # innermost first
 
     def keep(module: nn.Module, _: Any, output: Any) -> None:

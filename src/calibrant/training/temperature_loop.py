@@ -50,13 +50,7 @@ SAME_SHARE, SAME_TEMPERATURE = 0.95, 0.7
 
 
 class TemperatureLoop:
-    """Follows the best temperature for held-out data, once the network overfits.
-
-    A buffer holds the latest ``samples`` held-out logits, except those older than half of the training so far. Whenever
-    a quarter of the buffer is new, its best temperature is computed. T is 1 until the held-out log loss at that
-    temperature has stopped falling, and from then on moves part of the way to it. ``docs/science.md`` gives the
-    reasons, and those of plateaus, of a new minimum and of no T below 1.
-    """
+    """Follows the best temperature for the latest held-out logits, once the network overfits; see docs/science.md."""
 
     # Settings of the method. benchmarks/trust.py compares others; the log loss hardly depends on the first two.
     samples = 2000
@@ -151,11 +145,7 @@ class TemperatureLoop:
         return joined([data for _, data in self._entries])
 
     def trained_at(self, logits: Tensor) -> float:
-        """Log of the temperature that the network with these held-out logits was trained at.
-
-        This is T of the last step, unless earlier weights, of logits with another scale, were put back since: T was
-        then smaller by about as much.
-        """
+        """Log of T when the network had these weights: earlier ones, with smaller logits, may have been put back."""
         if not self._entries:
             return self.prior
         if not self.moves or not len(logits):
@@ -193,10 +183,7 @@ def log_loss(data: Classification, log_temperature: float) -> float:
 
 
 def refined_nll(logits: Tensor, target: Tensor) -> tuple[float, float]:
-    """The mean log loss after the best temperature, and that temperature, 1 if there is none.
-
-    Logits that are not finite have an infinite loss. Samples labelled -100 are ignored.
-    """
+    """The mean log loss after the best temperature, and that temperature, 1 if there is none."""
     finite = logits.isfinite()
     data = checks.classification(torch.where(finite, logits, 0.0), target)
     # Ignored samples may hold anything: classification() sets their logits to 0.
@@ -215,11 +202,7 @@ def shrunk(log_temperature: float, toward: float, error: float) -> float:
 
 
 def final_temperature(data: Classification, loop: TemperatureLoop, guard: Guard) -> tuple[float, float]:
-    """Log of the temperature for held-out logits of the final network, and its standard error.
-
-    It is shrunk by that error toward the temperature that the network was trained at, which is 1 if it was never seen
-    to overfit: what held-out data do not determine stays as it is.
-    """
+    """Log of the temperature for held-out logits, shrunk toward that of the training, and its standard error."""
     logits, target, weight = data
     before = loop.trained_at(logits)
     best = solution(data, before)
