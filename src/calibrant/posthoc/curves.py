@@ -429,7 +429,8 @@ def joined(odds: Array, hits: Array, counts: Array) -> tuple[Array, Array, Array
 
 def knots_of(odds: Array) -> Array:
     """Quantiles of the different log-odds; near ones are joined."""
-    values = np.unique(odds)
+    # In float32: odds that differ by the rounding of a processor are not different.
+    values = np.unique(odds.astype(np.float32)).astype(np.float64)
     count = min(KNOTS, len(values))
     places = np.quantile(values, (np.arange(count) + 0.5) / count)
     kept = [places[0]]

@@ -79,8 +79,9 @@ def canonical_order(data: HeldOut) -> IndexArray:
         # Term by term: the order of other sums, and so their last bit, depends on the processor.
         return np.asarray(xp.cumsum(below * factors)[:, -1])
 
-    weight = () if data.weight is None else (data.weight,)
-    return np.lexsort((*weight, evaluated(projected, data.logits), data.target))
+    place = evaluated(projected, data.logits).astype(np.float32)  # equal where only rounding differs
+    constant = data.logits.max(1)  # which a softmax does not see, but matrix scaling does
+    return np.lexsort((data.weights, constant, place, data.target))
 
 
 def fold_of(data: HeldOut, folds: int) -> IndexArray:

@@ -6,8 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+
+try:
+    import torch
+    from torch import Tensor, nn
+except ImportError:
+    raise ImportError("modules and layers need torch: pip install 'calibrant[torch]'") from None
 
 from calibrant.inputs import counted
 from calibrant.posthoc.map import Affine, Curves, Logits, Map, Mixed

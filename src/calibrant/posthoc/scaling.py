@@ -180,8 +180,7 @@ def standard_error(logits: Any, target: Any, log_temperature: float, *, weight: 
     for chunk in _TemperatureProblem(logits, target, weight).chunks():
         mean, square = chunk.moments(beta)
         first = mean - chunk.true
-        weighted = first if chunk.weight is None else first * chunk.weight
-        squares += chunk.total(first * weighted)
+        squares += chunk.total(first * first)
         curvature += chunk.total(square - mean * mean)
     return math.sqrt(squares) / (beta * curvature) if curvature > 0 else math.inf
 
