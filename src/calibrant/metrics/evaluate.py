@@ -41,7 +41,6 @@ class Score:
 
     Attributes:
         key: Name of the metric's function.
-        value: The number.
         convention: How exactly it was computed: bins, edges, estimator.
         label: Display name; indented if it is a part of the score above.
     """
@@ -61,7 +60,6 @@ class Scores:
     """The scores of one model: ``scores["ece"]`` or ``scores.ece``, printed as a table.
 
     Attributes:
-        samples: Number of samples.
         classes: Number of classes or labels, or None if only confidences were given.
         entries: Every :class:`Score`, in the order shown.
         task: ``"confidence"``, ``"binary"``, ``"multi-class"`` or ``"multi-label"``.
@@ -102,20 +100,10 @@ class Scores:
         return {"samples": self.samples, "classes": self.classes, "scores": scores}
 
     def to_frame(self, backend: str | None = None) -> Any:
-        """Return the scores as a data frame with the columns key, label, value and convention.
-
-        Args:
-            backend: ``"pandas"``, ``"polars"`` or ``"pyarrow"``; by default the first of them that is installed.
-        """
-        return frames.made(
-            {
-                "key": [entry.key for entry in self.entries],
-                "label": [entry.label.strip() for entry in self.entries],
-                "value": [entry.value for entry in self.entries],
-                "convention": [entry.convention for entry in self.entries],
-            },
-            backend,
-        )
+        """Return the scores as a data frame of pandas, polars or pyarrow, by default the first that is installed."""
+        columns = frames.columns_of(self.entries)
+        columns["label"] = [entry.label.strip() for entry in self.entries]
+        return frames.made({name: columns[name] for name in ("key", "label", "value", "convention")}, backend)
 
     @property
     def title(self) -> str:

@@ -114,7 +114,6 @@ def render(
 
 
 def _model(audit: Audit, figures: dict[str, Markup]) -> dict[str, Any]:
-    """One model: the audit, its figures, and what is computed for the page."""
     event = _event(audit)
     means = ("mean confidence", "accuracy") if event is None else ("mean probability", f"share of {event}")
     return {
@@ -174,7 +173,6 @@ def _drawn(audit: Audit) -> dict[str, tuple[Figure, str]]:
 
 
 def _facts(audit: Audit, stated: str, came: str) -> Iterator[dict[str, str]]:
-    """The first numbers that a reader needs, with their intervals."""
     for label, share in {came: came_true(audit.judged), stated: mean_confidence(audit.judged)}.items():
         yield {"label": label, "value": percent(share), "note": "", "interval": ""}
     notes = {
@@ -191,7 +189,6 @@ def _facts(audit: Audit, stated: str, came: str) -> Iterator[dict[str, str]]:
 
 
 def _tests(audit: Audit) -> Iterator[tuple[str, str]]:
-    """The tests of the first view."""
     first = audit.findings[0]
     yield "ESD, resampled", f"{measured('esd', first.test.statistic)}, {p_value(first.p_value)}"
     for test in first.analytic:

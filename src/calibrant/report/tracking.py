@@ -29,7 +29,7 @@ def log_mlflow(
     step: int | None = None,
     folder: str = "calibration",
 ) -> dict[str, Scores]:
-    """Store scores, reliability diagrams and the calibrator in a run of MLflow.
+    """Store scores by stage, which are returned, reliability diagrams and the calibrator in a run of MLflow.
 
     Scores are metrics ``calibration/model/ece``, ..., and ``calibration/calibrated/ece``, ... if there is a calibrator;
     figures and the calibrator's file are artifacts in the folder ``calibration``.
@@ -41,9 +41,6 @@ def log_mlflow(
         run_id: The run; by default the active one.
         step: Step of the metrics.
         folder: Prefix of the metrics, and folder of the artifacts.
-
-    Returns:
-        The scores, by ``"model"`` and ``"calibrated"``.
     """
     mlflow = _package("mlflow")
     active = mlflow.active_run()
@@ -75,8 +72,7 @@ def log_wandb(
     """Store scores, reliability diagrams and the calibrator in a run of Weights & Biases, as :func:`log_mlflow` does.
 
     Scores and figures are logged as ``calibration/model/ece``, ..., and ``calibration/calibrated/ece``, ... if there
-    is a calibrator; its file is an artifact of the type ``calibrator``. The run is that which ``wandb.init`` returned;
-    by default the active one.
+    is a calibrator; its file is an artifact of the type ``calibrator``. By default the run is the active one.
     """
     wandb = _package("wandb")
     run = wandb.run if run is None else run
@@ -97,7 +93,6 @@ def log_wandb(
 def _evaluated(
     logits: Any, target: Any, calibrator: Calibrator | None
 ) -> "tuple[dict[str, Scores], dict[str, Any], dict[str, Figure]]":
-    """Scores, finite numbers and figures of the model, and of its calibrated predictions."""
     from calibrant.report.figures import reliability_diagram
 
     values = inputs.numbers("logits", logits)
