@@ -150,7 +150,8 @@ def swept_bins(given: Predictions) -> BinTable:
     mass = given.once(_EqualMass)
     best = 1
     for bins in range(2, int(min(given.total, MOST_SWEPT)) + 1):
-        accuracy = mass.accuracy(bins)
+        cuts = mass.cuts(bins)
+        accuracy = np.diff(mass.right[cuts]) / mass.samples_of(cuts)
         if (np.diff(accuracy) < 0).any():
             break
         best = bins
@@ -194,11 +195,6 @@ class _EqualMass:
 
     def samples_of(self, cuts: IndexArray) -> Array:
         return np.diff(cuts if self.weight is None else self.samples[cuts]).astype(np.float64)
-
-    def accuracy(self, bins: int) -> Array:
-        cuts = self.cuts(bins)
-        accuracy: Array = np.diff(self.right[cuts]) / self.samples_of(cuts)
-        return accuracy
 
     def table(self, bins: int) -> BinTable:
         cuts = self.cuts(bins)

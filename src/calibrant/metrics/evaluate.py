@@ -1,7 +1,7 @@
 """All scores of one model's predictions at once: `evaluate` and the `Scores` it returns."""
 
 import html
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -20,16 +20,14 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def html_table(
-    caption: str, header: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int] = (1,)
-) -> str:
-    """Return a table of HTML, with some columns aligned right: by default the second, of values."""
+def html_table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of HTML; between its first and its last column are values, aligned right."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
     body = ""
     for row in rows:
         body += "<tr>"
         for place, cell in enumerate(row):
-            side = "right" if place in right else "left"
+            side = "right" if 0 < place < len(row) - 1 else "left"
             body += f"<td style='text-align:{side}'>{html.escape(cell)}</td>"
         body += "</tr>"
     return f"<table><caption>{html.escape(caption)}</caption><tr>{head}</tr>{body}</table>"

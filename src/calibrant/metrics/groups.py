@@ -133,7 +133,10 @@ def group_members(groups: Columns, samples: int) -> dict[str, IndexArray]:
             _, place = np.unique(keys, axis=0, return_inverse=True)
             order = np.argsort(place.reshape(-1), kind="stable")
             for rows in np.split(order, np.bincount(place.reshape(-1)).cumsum()[:-1]):
-                values = [f"{name} = {labels[name][rows[0]]}" if name else str(labels[name][rows[0]]) for name in names]
+                values = []
+                for name in names:
+                    value = str(labels[name][rows[0]])
+                    values.append(f"{name} = {value}" if name else value)
                 found[", ".join(values)] = rows
     return found
 

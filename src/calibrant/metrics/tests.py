@@ -147,17 +147,6 @@ def judge(
         draws: Number of data sets to draw for each view.
         progress: Called with the number of views done and their number.
         early: Whether draws of confidences, the top label and the risk end early too; their p-values are then coarser.
-
-    Example:
-        >>> import numpy as np
-        >>> from calibrant import metrics
-        >>> generator = np.random.default_rng(0)
-        >>> p = generator.dirichlet([2, 2, 2], 3000)
-        >>> p[:, :2] = p[:, [1, 0]] + 0.1 * (p[:, [0, 1]] - p[:, [1, 0]])  # two classes are mixed up
-        >>> target = (generator.random((3000, 1)) > p[:, [1, 0, 2]].cumsum(1)[:, :2]).sum(1)
-        >>> found = metrics.judge(metrics.predictions(probabilities=p, target=target))
-        >>> [(str(each.view), each.rejected) for each in found[1:]]
-        [('probability of class 0', True), ('probability of class 1', True), ('probability of class 2', False)]
     """
     found = views(predictions(given, minimum=3, name="judge"))
     return judge_views(found, draws=draws, seed=seed, progress=progress, early=early)

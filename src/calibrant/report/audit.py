@@ -166,7 +166,7 @@ class Audit:
     def _repr_html_(self) -> str:
         rows = [(row.label, *row.values, row.convention) for row in score_rows(list(self.columns.values()))]
         header = ("score", *self.columns, "convention")
-        return html_table(f"{self.name}: {self.verdict}", header, rows, right=(1, 2))
+        return html_table(f"{self.name}: {self.verdict}", header, rows)
 
 
 def audit(

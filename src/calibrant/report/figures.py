@@ -131,12 +131,6 @@ def cumulative_plot(
     chance gives a calibrated model at each threshold.
 
     Arguments are those of :func:`reliability_diagram`; in axes of your own only the difference is drawn.
-
-    Example:
-        >>> from calibrant import metrics, report
-        >>> figure = report.figures.cumulative_plot(metrics.predictions([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]))
-        >>> figure.axes[0].lines[0].get_ydata().tolist()
-        [0.0, 0.25, 0.25, 0.5]
     """
     stated, came_true = _axes_of(event)
     share, threshold, accuracy, confidence, chance = cumulated(predictions)
@@ -234,13 +228,6 @@ def classwise_plot(predictions: Predictions, *, title: str | None = None, ax: Ax
 
     Of more than 50 classes, those 50 that the model expects most often are compared; of two classes, class 1 is shown.
     Arguments are those of :func:`reliability_diagram`; the predictions need probabilities or logits.
-
-    Example:
-        >>> from calibrant import metrics, report
-        >>> p = [[0.9, 0.1, 0.0], [0.2, 0.7, 0.1], [0.6, 0.2, 0.2]]
-        >>> figure = report.figures.classwise_plot(metrics.predictions(probabilities=p, target=[0, 1, 2]))
-        >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
-        ['0', '2', '1']
     """
     predictions.of_classes("a plot of classes")
     classes = [view for view in views(predictions) if view.of_event and len(view.pairs) > 1]

@@ -75,12 +75,17 @@ def log_wandb(
     is a calibrator; its file is an artifact of the type ``calibrator``. By default the run is the active one.
     """
     wandb = _package("wandb")
+    from PIL import Image
+
     run = wandb.run if run is None else run
     if run is None:
         raise ValueError("no run of W&B is active: call wandb.init() before log_wandb, or pass run=")
     scores, numbers, figures = _evaluated(logits, target, calibrator)
-    pictures = {f"{name}/reliability": wandb.Image(_picture(figure)) for name, figure in figures.items()}
-    run.log({f"{folder}/{name}": value for name, value in (numbers | pictures).items()}, step=step)
+    for name, figure in figures.items():
+        file = io.BytesIO()
+        figure.savefig(file, format="png", dpi=150)
+        numbers[f"{name}/reliability"] = wandb.Image(Image.open(file))  # it takes figures only from pyplot
+    run.log({f"{folder}/{name}": value for name, value in numbers.items()}, step=step)
     if calibrator is not None:
         artifact = wandb.Artifact(folder, type="calibrator")
         with tempfile.TemporaryDirectory() as temporary:
@@ -106,15 +111,6 @@ def _evaluated(
     figures = {stage: reliability_diagram(given, title=stage) for stage, given in stages.items()}
     numbers = {f"{stage}/{key}": value for stage, found in scores.items() for key, value in dict(found).items()}
     return scores, {name: value for name, value in numbers.items() if math.isfinite(value)}, figures
-
-
-def _picture(figure: "Figure") -> Any:
-    """A figure as an image of pillow: W&B takes figures only from pyplot."""
-    from PIL import Image
-
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=150)
-    return Image.open(file)
 
 
 def _package(name: str) -> Any:
