@@ -152,8 +152,8 @@ def calibration_line(
     ratio = 2 * (_likelihood(line, logit, samples, right) - _likelihood(identity, logit, samples, right))
     reach = NormalDist().inv_cdf(0.975) * np.sqrt(np.diag(covariance))
     p_of_ratio = math.exp(-max(ratio, 0.0) / 2)  # the tail of chi-squared with two degrees of freedom
-    intercept, slope = np.stack((line, line - reach, line + reach), axis=1).tolist()
-    return CalibrationLine(*intercept, *slope, p_of_ratio)
+    (a, a_low, a_high), (b, b_low, b_high) = np.stack((line, line - reach, line + reach), axis=1).tolist()
+    return CalibrationLine(a, a_low, a_high, b, b_low, b_high, p_of_ratio)
 
 
 def line_and_covariance(data: Predictions) -> tuple[Array, Array]:

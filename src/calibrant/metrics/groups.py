@@ -144,7 +144,11 @@ def group_members(groups: Columns, samples: int) -> dict[str, IndexArray]:
 def _labels(name: str, values: Any, samples: int) -> Marks:
     array: Marks = np.asarray(values)
     if array.dtype.kind == "O":
-        array = np.asarray(["missing" if value is None or value != value else str(value) for value in array.tolist()])
+        texts = []
+        for value in array.tolist():
+            missing = value is None or value != value
+            texts.append("missing" if missing else str(value))
+        array = np.asarray(texts)
     if array.shape != (samples,):
         shown = f"group column {name!r}" if name else "groups"
         raise ValueError(f"{shown} must have one label for each of the {samples} samples, got shape {array.shape}")

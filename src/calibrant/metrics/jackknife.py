@@ -169,11 +169,8 @@ def difference(a: Jackknife, b: Jackknife, level: float, *, sign: float = -1.0) 
 
 
 def difference_of_sizes(a: Jackknife, b: Jackknife, level: float) -> Difference:
-    """The same for the absolute values of statistics that have a sign.
-
-    With d and s the difference and the sum of a and b, it is max(min(d, s), min(-d, -s)): 0 only if d or s is. So the
-    p-value is the larger of the two, and the interval covers all d and s in their intervals.
-    """
+    """The same for the absolute values of statistics that have a sign."""
+    # It is max(min(d, s), min(-d, -s)) of the difference and the sum: 0 only if one of the two is.
     d, s = difference(a, b, level), difference(a, b, level, sign=1.0)
     high = max(min(d.high, s.high), min(-d.low, -s.low))
     low = -max(min(d.high, -s.low), min(-d.low, s.high))

@@ -95,10 +95,9 @@ def ks_of_draws(given: Predictions) -> DrawsMetric:
 
 
 def esd(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
-    r"""Expected squared difference (ESD), unbiased: the measure of the paper (Yoon et al., ICLR 2023), ties included.
+    """Expected squared difference (ESD; Yoon et al., ICLR 2023), without gradient: :doc:`/methods/esd`.
 
-    The same number as :func:`calibrant.functional.esd`, without gradient: :doc:`/methods/esd`. It has mean 0 on
-    calibrated data and is therefore often negative. It needs 3 samples.
+    It is unbiased, and has mean 0 on calibrated data, so it is often negative there. It needs 3 samples.
     """
     return sums_of(predictions(confidence, correct, minimum=3, name="ESD", **keywords), CumulativeSums).esd
 

@@ -66,16 +66,6 @@ def write_report(
             words in place of the comparison if there is none.
         opening: Sentences at the beginning of the page, one per paragraph.
         made: Date, command and files for the foot of the page.
-
-    Example:
-        >>> import tempfile
-        >>> from calibrant import metrics, report
-        >>> given = metrics.predictions([0.9] * 1000, [1, 1, 1, 1, 0] * 200)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     report.write_report(f"{folder}/out.html", [report.audit("a & b", given)])
-        ...     page = Path(f"{folder}/out.html").read_text()
-        >>> "<h1>Calibration of <bdi>a &amp; b</bdi></h1>" in page, "Over-confident by 10.00" in page
-        (True, True)
     """
     write_whole(Path(path), render(audits, comparisons, opening, made))
 
