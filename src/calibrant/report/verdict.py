@@ -118,7 +118,6 @@ def _acceptance(found: "Finding") -> str:
 
 
 def _of_classes(audit: "Audit") -> str:
-    """The sentence about the classes or labels that were tested."""
     family, first = audit.classes, audit.findings[0]
     total, kind = audit.scores.classes or len(family), family[0].view.kind
     start = "But the" if first not in family and not first.rejected else "The"
