@@ -69,9 +69,8 @@ class Convention:
 
     def __call__(self, given: Predictions) -> "BinTable":
         """The bins of predictions."""
-        return table_of(
-            self.edges_like(given.confidence), bin_sums(given.confidence, given.correct, self, given.weight)
-        )
+        sums = bin_sums(given.confidence, given.correct, self, given.weight)
+        return table_of(self.edges_like(given.confidence), sums)
 
 
 CONVENTIONS: dict[ConventionName, Convention] = {
@@ -83,15 +82,7 @@ CONVENTIONS: dict[ConventionName, Convention] = {
 
 
 class BinTable(NamedTuple):
-    """Sums of the samples in each bin: all that the binned metrics and a reliability diagram need.
-
-    Attributes:
-        lower: Lower edges.
-        upper: Upper edges.
-        samples: Number of samples in each bin, or their weight.
-        confidence: Sum of their confidences.
-        right: Number of right predictions among them, or their weight.
-    """
+    """Edges of bins, and sums over the samples in each: of weights, of confidences, and of weights of right ones."""
 
     lower: Array
     upper: Array
@@ -150,10 +141,7 @@ def table_of(edges: Array, sums: Array) -> BinTable:
 
 
 def equal_mass_bins(given: Predictions, *, bins: int = MASS_BINS) -> BinTable:
-    """Samples in bins that hold the same number of them, as nearly as ties allow.
-
-    Ties stay in the bin that the first of them belongs to, so there may be fewer bins.
-    """
+    """Samples in bins that hold the same number of them; ties stay in the bin that the first of them belongs to."""
     return given.once(_EqualMass).table(inputs.check_count("bins", bins))
 
 
@@ -162,7 +150,8 @@ def swept_bins(given: Predictions) -> BinTable:
     mass = given.once(_EqualMass)
     best = 1
     for bins in range(2, int(min(given.total, MOST_SWEPT)) + 1):
-        accuracy = mass.accuracy(bins)
+        cuts = mass.cuts(bins)
+        accuracy = np.diff(mass.right[cuts]) / mass.samples_of(cuts)
         if (np.diff(accuracy) < 0).any():
             break
         best = bins
@@ -195,7 +184,6 @@ class _EqualMass:
         return 1 + int(np.count_nonzero((self.keys[1:] ^ self.keys[:-1]) > 1))
 
     def cuts(self, bins: int) -> IndexArray:
-        """Where the bins begin and end."""
         inside = np.arange(1, bins)
         if self.whole:
             size, larger = divmod(self.total, bins)
@@ -206,17 +194,9 @@ class _EqualMass:
         return np.unique(np.concatenate(([0], ends_of_ties(self.keys, places), [len(self.keys)])))
 
     def samples_of(self, cuts: IndexArray) -> Array:
-        """Number of samples between cuts."""
         return np.diff(cuts if self.weight is None else self.samples[cuts]).astype(np.float64)
 
-    def accuracy(self, bins: int) -> Array:
-        """Accuracy of each bin."""
-        cuts = self.cuts(bins)
-        accuracy: Array = np.diff(self.right[cuts]) / self.samples_of(cuts)
-        return accuracy
-
     def table(self, bins: int) -> BinTable:
-        """The bins."""
         cuts = self.cuts(bins)
         samples, right = self.samples_of(cuts), np.diff(self.right[cuts]).astype(np.float64)
         lower, upper, sums = np.zeros((3, len(samples)))
@@ -266,10 +246,7 @@ def mce(
     convention: ConventionName = "paper",
     **keywords: Unpack[Keywords],
 ) -> float:
-    """Maximum calibration error (MCE): the largest gap of a bin that is not empty, with the bins of :func:`ece`.
-
-    One sample in a bin can decide it: check the counts (:func:`calibrant.metrics.binned.equal_width_bins`) first.
-    """
+    """Maximum calibration error (MCE): the largest gap of a bin of :func:`ece`; one sample in a bin can decide it."""
     return ece(confidence, correct, bins, convention, norm=math.inf, **keywords)
 
 
@@ -308,11 +285,7 @@ def debiased_l2(
 
 
 def ece_sweep(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
-    """ECE with the largest number of equal-mass bins whose accuracies ascend (Roelofs et al., AISTATS 2022).
-
-    The number of bins rises until accuracy first falls from one bin to the next; the number before that is used, at
-    most 4,096.
-    """
+    """ECE with the most equal-mass bins, up to 4,096, before accuracy falls between bins (Roelofs et al., 2022)."""
     return predictions(confidence, correct, **keywords).once(swept_bins).error()
 
 
@@ -324,10 +297,7 @@ def classwise_ece(
     convention: ConventionName = "paper",
     **keywords: Unpack[Keywords],
 ) -> float:
-    r"""Class-wise ECE: the mean over classes of the ECE of :math:`p_k` against :math:`1[y = k]`.
-
-    Or over labels, if a sample has several. Bins are those of :func:`ece` (Kull et al., NeurIPS 2019).
-    """
+    """Class-wise ECE: the mean of the :func:`ece` of each class or label (Kull et al., NeurIPS 2019)."""
     return mean_of_classes(classwise_sums(predictions(data, **keywords), convention_of(convention, bins)))
 
 

@@ -15,6 +15,7 @@ from calibrant.frames import Array
 from calibrant.metrics.predictions import Confidence, Correct, Keywords, Predictions, predictions
 
 Statistic = Literal["spiegelhalter", "kolmogorov-smirnov", "kuiper"]
+STATISTICS: tuple[Statistic, ...] = ("spiegelhalter", "kolmogorov-smirnov", "kuiper")
 # Terms beyond which nothing changes in float64, for distances that may not be exceeded.
 TERMS = 100
 ALWAYS_EXCEEDED = 0.1
@@ -43,8 +44,7 @@ class ClosedFormTest(HypothesisTest):
     """Test of the hypothesis that the probabilities are calibrated, by the law of its statistic for many samples.
 
     Attributes:
-        name: Name of the test.
-        statistic: Its statistic, in standard deviations.
+        statistic: The statistic, in standard deviations.
         p_value: Probability that calibrated probabilities give a statistic at least as large.
     """
 
@@ -71,7 +71,7 @@ def closed_form_test(
     Args:
         statistic: ``"spiegelhalter"``, ``"kolmogorov-smirnov"`` or ``"kuiper"``.
     """
-    inputs.check_choice("statistic", statistic, ("spiegelhalter", "kolmogorov-smirnov", "kuiper"))
+    inputs.check_choice("statistic", statistic, STATISTICS)
     data = predictions(confidence, correct, **keywords)
     z, samples, right = data.ties
     residual, variance = right - samples * z, samples * z * (1 - z)
@@ -115,12 +115,9 @@ class CalibrationLine(NamedTuple):
     """The line that predicts the log-odds of the event from those of the stated probability.
 
     Attributes:
-        intercept: Intercept, 0 if calibrated.
-        intercept_low: Lower end of its 95 % interval.
-        intercept_high: Upper end.
-        slope: Slope, 1 if calibrated; below 1, the probabilities are too extreme; above 1, too moderate.
-        slope_low: Lower end of its 95 % interval.
-        slope_high: Upper end.
+        intercept: 0 if calibrated; ``intercept_low`` and ``intercept_high`` are the ends of its 95 % interval.
+        slope: 1 if calibrated; below 1, the probabilities are too extreme; above 1, too moderate. So are
+            ``slope_low`` and ``slope_high``.
         p_value: Likelihood-ratio test of intercept 0 and slope 1 together.
     """
 
@@ -143,13 +140,10 @@ class CalibrationLine(NamedTuple):
 def calibration_line(
     confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]
 ) -> CalibrationLine:
-    r"""Calibration slope and intercept, by logistic regression.
+    r"""Calibration slope b and intercept a, by logistic regression: logit P(c = 1) = a + b logit z.
 
-    .. math:: \operatorname{logit} P(c = 1) = a + b \operatorname{logit} z
-
-    Calibrated probabilities have a = 0 and b = 1; the joint test compares twice the gain in log-likelihood with
-    :math:`\chi^2_2`. Intervals are Wald's, from the information matrix. Probabilities within 1e-7 of 0 and 1 count as
-    1e-7 from them.
+    The joint test of a = 0 and b = 1 compares twice the gain in log-likelihood with :math:`\chi^2_2`. Intervals are
+    Wald's, from the information matrix. Probabilities within 1e-7 of 0 and 1 count as 1e-7 from them.
     """
     data = predictions(confidence, correct, **keywords)
     line, covariance = line_and_covariance(data)
@@ -158,16 +152,12 @@ def calibration_line(
     ratio = 2 * (_likelihood(line, logit, samples, right) - _likelihood(identity, logit, samples, right))
     reach = NormalDist().inv_cdf(0.975) * np.sqrt(np.diag(covariance))
     p_of_ratio = math.exp(-max(ratio, 0.0) / 2)  # the tail of chi-squared with two degrees of freedom
-    (a, b), (a_low, b_low), (a_high, b_high) = line.tolist(), (line - reach).tolist(), (line + reach).tolist()
+    (a, a_low, a_high), (b, b_low, b_high) = np.stack((line, line - reach, line + reach), axis=1).tolist()
     return CalibrationLine(a, a_low, a_high, b, b_low, b_high, p_of_ratio)
 
 
 def line_and_covariance(data: Predictions) -> tuple[Array, Array]:
-    """Intercept and slope, and their covariance, the inverse of the information matrix.
-
-    Raises:
-        ValueError: If there is no finite line.
-    """
+    """Intercept and slope, and the inverse of their information matrix; an error if there is no finite line."""
     from calibrant.posthoc.solvers import logistic_regression
 
     logit, samples, right = _columns(data)

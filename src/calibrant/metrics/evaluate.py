@@ -1,7 +1,7 @@
 """All scores of one model's predictions at once: `evaluate` and the `Scores` it returns."""
 
 import html
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -20,16 +20,14 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def html_table(
-    caption: str, header: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int] = (1,)
-) -> str:
-    """Return a table of HTML, with some columns aligned right: by default the second, of values."""
+def html_table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of HTML; between its first and its last column are values, aligned right."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
     body = ""
     for row in rows:
         body += "<tr>"
         for place, cell in enumerate(row):
-            side = "right" if place in right else "left"
+            side = "right" if 0 < place < len(row) - 1 else "left"
             body += f"<td style='text-align:{side}'>{html.escape(cell)}</td>"
         body += "</tr>"
     return f"<table><caption>{html.escape(caption)}</caption><tr>{head}</tr>{body}</table>"
@@ -41,7 +39,6 @@ class Score:
 
     Attributes:
         key: Name of the metric's function.
-        value: The number.
         convention: How exactly it was computed: bins, edges, estimator.
         label: Display name; indented if it is a part of the score above.
     """
@@ -61,7 +58,6 @@ class Scores:
     """The scores of one model: ``scores["ece"]`` or ``scores.ece``, printed as a table.
 
     Attributes:
-        samples: Number of samples.
         classes: Number of classes or labels, or None if only confidences were given.
         entries: Every :class:`Score`, in the order shown.
         task: ``"confidence"``, ``"binary"``, ``"multi-class"`` or ``"multi-label"``.
@@ -102,20 +98,10 @@ class Scores:
         return {"samples": self.samples, "classes": self.classes, "scores": scores}
 
     def to_frame(self, backend: str | None = None) -> Any:
-        """Return the scores as a data frame with the columns key, label, value and convention.
-
-        Args:
-            backend: ``"pandas"``, ``"polars"`` or ``"pyarrow"``; by default the first of them that is installed.
-        """
-        return frames.made(
-            {
-                "key": [entry.key for entry in self.entries],
-                "label": [entry.label.strip() for entry in self.entries],
-                "value": [entry.value for entry in self.entries],
-                "convention": [entry.convention for entry in self.entries],
-            },
-            backend,
-        )
+        """Return the scores as a data frame of pandas, polars or pyarrow, by default the first that is installed."""
+        columns = frames.columns_of(self.entries)
+        columns["label"] = [entry.label.strip() for entry in self.entries]
+        return frames.made({name: columns[name] for name in ("key", "label", "value", "convention")}, backend)
 
     @property
     def title(self) -> str:

@@ -32,10 +32,9 @@ class GroupScore(HypothesisTest):
 
     Attributes:
         name: Values of the columns that make up the group.
-        samples: Number of samples.
         mean_confidence: Mean confidence, or mean probability of the event.
         accuracy: Share of samples that are right, or that have the event.
-        gap: Mean confidence minus accuracy, with its interval.
+        gap: Mean confidence minus accuracy.
         ece: Expected calibration error, 20 bins of equal width.
         test: Test of the hypothesis that the group is calibrated, with ESD.
         p_value: Its p-value, corrected for the number of groups by Holm's method.
@@ -56,9 +55,7 @@ class GroupCalibration:
     """Calibration of every group that is large enough, the worst first: rejected ones, then by the size of the gap.
 
     Attributes:
-        groups: One entry for each group.
-        too_small: Groups with fewer samples than ``least``, with their sizes.
-        least: Smallest number of samples of a group that is judged.
+        too_small: Groups with fewer samples than ``least``, which are not judged, with their sizes.
         multicalibration_error: Largest error of any judged group in any range of confidences, times its share of the
             samples.
     """
@@ -91,8 +88,7 @@ def calibration_by_group(
 ) -> GroupCalibration:
     """Score and test each group of samples; p-values are corrected for their number by Holm's method.
 
-    With several columns, groups are the values of each column and of each combination of columns. They overlap, for
-    which the correction is valid too (on multicalibration: Hébert-Johnson et al., ICML 2018).
+    With several columns, groups are the values of each column and of each combination of columns: they may overlap.
 
     Args:
         groups: Group of each sample, ``(N,)``; or several such columns by name.
@@ -137,7 +133,10 @@ def group_members(groups: Columns, samples: int) -> dict[str, IndexArray]:
             _, place = np.unique(keys, axis=0, return_inverse=True)
             order = np.argsort(place.reshape(-1), kind="stable")
             for rows in np.split(order, np.bincount(place.reshape(-1)).cumsum()[:-1]):
-                values = [f"{name} = {labels[name][rows[0]]}" if name else str(labels[name][rows[0]]) for name in names]
+                values = []
+                for name in names:
+                    value = str(labels[name][rows[0]])
+                    values.append(f"{name} = {value}" if name else value)
                 found[", ".join(values)] = rows
     return found
 
@@ -145,7 +144,11 @@ def group_members(groups: Columns, samples: int) -> dict[str, IndexArray]:
 def _labels(name: str, values: Any, samples: int) -> Marks:
     array: Marks = np.asarray(values)
     if array.dtype.kind == "O":
-        array = np.asarray(["missing" if value is None or value != value else str(value) for value in array.tolist()])
+        texts = []
+        for value in array.tolist():
+            missing = value is None or value != value
+            texts.append("missing" if missing else str(value))
+        array = np.asarray(texts)
     if array.shape != (samples,):
         shown = f"group column {name!r}" if name else "groups"
         raise ValueError(f"{shown} must have one label for each of the {samples} samples, got shape {array.shape}")
@@ -176,11 +179,8 @@ class Change:
     """Calibration of two sets of different samples.
 
     Attributes:
-        before: Gap of the first set, with its interval.
-        after: Gap of the second set.
-        difference: Difference of the gaps, second minus first.
-        low: Lower end of its 95 % interval.
-        high: Upper end.
+        before: Gap of the first set, with its interval; ``after`` is that of the second.
+        difference: Difference of the gaps, second minus first; ``low`` and ``high`` are the ends of its 95 % interval.
         p_value: Test of the hypothesis that the calibration curve has not changed.
         worse_p_value: One-sided test of the hypothesis that ESD has not grown.
     """
@@ -224,8 +224,7 @@ def calibration_change(before: Predictions, after: Predictions) -> Change:
     :func:`compare`, which is more sensitive.
 
     Args:
-        before: Predictions of the first set, of 30 samples or more.
-        after: Predictions of the second set, likewise.
+        before: Predictions of the first set, of 30 samples or more; ``after`` are those of the second.
 
     Example:
         >>> import numpy as np
@@ -261,8 +260,7 @@ class Window:
     """Calibration in one window of time.
 
     Attributes:
-        start: First time in it, as given.
-        end: Last time in it.
+        start: First time in it, as given; ``end`` is the last.
         samples: As in :class:`GroupScore`, and so are ``mean_confidence``, ``accuracy`` and ``gap``.
     """
 
@@ -314,8 +312,7 @@ def calibration_over_time(
     r"""Calibration in windows of time, and a test of change.
 
     The test is CUSUM (Brown, Durbin, Evans 1975): :math:`\max_k |\sum_{i \le k} (r_i - \bar r)| / (s \sqrt N)`, of
-    residuals :math:`r_i = z_i - c_i` in order of time with standard deviation s, has Kolmogorov's law. The change most
-    likely is where the maximum is.
+    residuals :math:`r_i = z_i - c_i` in order of time with standard deviation s, has Kolmogorov's law.
 
     Args:
         time: Time of each sample, ``(N,)``: numbers, dates, or texts in ISO format. Equal times stay together.

@@ -38,10 +38,7 @@ class Interval:
     """A confidence interval of a metric.
 
     Attributes:
-        metric: Name of the metric.
-        value: Its value on the data.
-        low: Lower end.
-        high: Upper end.
+        value: Value of the metric on the data; ``low`` and ``high`` are the ends of the interval.
         level: Probability with which such intervals contain the population value.
         method: ``"jackknife"`` or ``"bootstrap"``.
     """
@@ -115,10 +112,7 @@ class Equivalence:
 
     Attributes:
         margin: The margin, as a share: 0.02 is 2 points.
-        level: Confidence level.
-        gap: Mean probability minus the share that came true.
-        low: Lower end of the gap's interval.
-        high: Upper end.
+        gap: Mean probability minus the share that came true; ``low`` and ``high`` are the ends of its interval.
         groups: Number of groups of equal size by probability.
         largest: Upper bound of the gap in every one of these groups, simultaneously.
     """
@@ -202,14 +196,10 @@ class Comparison:
     """Two models on the same samples.
 
     Attributes:
-        metric: Name of the metric.
-        a: Its value for the first model.
-        b: Its value for the second.
+        a: Value of the metric for the first model; ``b`` is that of the second.
         difference: ``a - b``: above 0, the second is better; for accuracy, the first.
-        low: Lower end of the confidence interval of the difference.
-        high: Its upper end.
+        low: Lower end of the interval of the difference at the confidence ``level``; ``high`` is the upper.
         p_value: Two-sided p-value of the hypothesis that the two do not differ.
-        level: Confidence level of the interval.
         method: ``"jackknife"`` or ``"bootstrap"``.
     """
 
@@ -256,8 +246,7 @@ def compare(
     See :doc:`/inference`.
 
     Args:
-        a: Predictions of one model.
-        b: Predictions of the other, of the same samples in the same order.
+        a: Predictions of one model; ``b`` are those of the other, of the same samples in the same order.
         metric: As in :func:`calibration_test`, and so are ``seed``, ``bins`` and ``convention``; for the gap, its
             absolute value.
         level: Confidence level of the interval of the difference, ``a - b``.
@@ -337,7 +326,7 @@ def bootstrap(models: tuple[Predictions, ...], measure: Metric, draws: int, seed
 
 
 def _on_counts(given: Predictions, measure: Metric) -> Callable[[Array], Array]:
-    """The metric of samples drawn, by how often each was drawn: (draws, samples), in the order given."""
+    """The metric of samples drawn, by how often each was drawn, (draws, samples)."""
     if measure.of_draws is None:
         return lambda counts: np.array([measure.value(given.repeated(row)) for row in counts])
     rows, value = SortedRows(given), measure.of_draws(given)

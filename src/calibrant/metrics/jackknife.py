@@ -1,11 +1,8 @@
-r"""All leave-one-out values of a U-statistic in one sort, and the intervals they give.
+r"""All leave-one-out values of a U-statistic in one sort, and the intervals they give: :doc:`/inference`.
 
-ESD and squared MMCE estimate a squared length. Their variance is nearly proportional to the V-statistic,
-:math:`\mathrm{se}^2 = a V`, where V is the U-statistic plus a bias b. So their interval contains every :math:`\theta`
-with :math:`(U - \theta)^2 \le z^2 a (\theta + b)`, as Wilson's interval does for a proportion. Two models are compared
-by the plain difference of U: a difference of roots would hide the uncertainty that they share (:doc:`/inference`).
-
-A row of weight 2 is the row twice: one of the two is left out at a time.
+ESD and squared MMCE estimate a squared length, with a variance nearly proportional to the V-statistic, which is the
+U-statistic plus a bias b. So with a constant a the interval holds every :math:`\theta` with
+:math:`(U - \theta)^2 \le z^2 a (\theta + b)`. A row of weight 2 is the row twice: one of the two is left out at a time.
 """
 
 import math
@@ -120,12 +117,10 @@ class _JackknifeRows(SortedRows):
         self.group = np.repeat(np.arange(len(sizes)), sizes)
 
     def at_or_below(self, values: Array) -> Array:
-        """Sums over the rows of at most the confidence of each."""
         of_ties: Array = np.add.reduceat(values, self.first)
         return of_ties.cumsum()[self.group]
 
     def at_or_above(self, values: Array) -> Array:
-        """Sums over the rows of at least the confidence of each."""
         of_ties: Array = np.add.reduceat(values, self.first)
         return of_ties[::-1].cumsum()[::-1][self.group]
 
@@ -156,12 +151,10 @@ class _JackknifeRows(SortedRows):
         return math.sqrt(2 * max(pairs, 0.0) / self.total**4 + 4 * max(biased, 0.0) * self.unseen)
 
     def mean(self, each: Array) -> Jackknife:
-        """The mean of one number per sample."""
         total = float((self.weight * each).sum())
         return self.result(total / self.total, (total - each) / (self.total - 1), math.sqrt(self.unseen))
 
     def result(self, value: float, without: Array, least_spread: float, biased: float | None = None) -> Jackknife:
-        """The values of the rows in the order given."""
         each, weight = np.zeros((2, len(self.given)))
         each[self.order], weight[self.order] = without, self.weight
         return Jackknife(value, each, weight, least_spread, biased)
@@ -176,11 +169,8 @@ def difference(a: Jackknife, b: Jackknife, level: float, *, sign: float = -1.0) 
 
 
 def difference_of_sizes(a: Jackknife, b: Jackknife, level: float) -> Difference:
-    """The same for the absolute values of statistics that have a sign.
-
-    With d and s the difference and the sum of a and b, it is max(min(d, s), min(-d, -s)): 0 only if d or s is. So the
-    p-value is the larger of the two, and the interval covers all d and s in their intervals.
-    """
+    """The same for the absolute values of statistics that have a sign."""
+    # It is max(min(d, s), min(-d, -s)) of the difference and the sum: 0 only if one of the two is.
     d, s = difference(a, b, level), difference(a, b, level, sign=1.0)
     high = max(min(d.high, s.high), min(-d.low, -s.low))
     low = -max(min(d.high, -s.low), min(-d.low, s.high))

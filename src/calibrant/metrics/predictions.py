@@ -317,7 +317,6 @@ def _from_pairs(confidence: Values, correct: Values, sample_weight: Values | Non
 
 
 def _from_rows(kind: str, rows: Rows) -> Predictions:
-    """Predictions from logits or probabilities."""
     values, target, weight, names = rows
     values = finite_logits(values) if kind == "logits" else in_unit_interval(kind, values)
     several = target.ndim == 2

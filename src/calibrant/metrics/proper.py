@@ -101,8 +101,7 @@ def _losses_of_logits(logits: Array, target: IndexArray, temperature: float = 1.
 def brier(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
     r"""Brier score (1950): mean :math:`(c - z)^2` of pairs, or mean :math:`\sum_k (p_k - y_k)^2` if classes are known.
 
-    With several labels per sample, it is the mean of :math:`(p_k - y_k)^2` over all labels. It lies in [0, 1], or in
-    [0, 2] if classes are known.
+    With several labels per sample, it is the mean of :math:`(p_k - y_k)^2` over all labels.
     """
     data = predictions(confidence, correct, **keywords)
     return mean_of(brier_losses(data), data)
@@ -128,10 +127,9 @@ def brier_top(confidence: Confidence = None, correct: Correct = None, **keywords
 
 
 def aurc(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
-    r"""Area under the risk-coverage curve: the error rate among the k most confident, averaged over k = 1..N.
+    """Area under the risk-coverage curve: the error rate among the k most confident, averaged over k = 1..N.
 
-    Within a tie group the order is unknown, so its errors are spread evenly: the expectation over random orders
-    (Geifman, Uziel, El-Yaniv, ICLR 2019).
+    Errors of tied samples are spread evenly among them (Geifman, Uziel, El-Yaniv, ICLR 2019).
     """
     data = predictions(confidence, correct, **keywords)
     return sums_of(data, RiskCoverage).area / data.total
@@ -184,7 +182,6 @@ class Decomposition(NamedTuple):
     """A proper score in parts: ``loss == calibration + refinement``; the latter is ``uncertainty - discrimination``.
 
     Attributes:
-        loss: The score.
         calibration: What the best recalibration map would take off it; 0 or more.
         refinement: What is left after it: how well the model separates the outcomes.
         recalibration: The maps among which the best was chosen.
@@ -293,7 +290,6 @@ def _by_isotonic(pairs: Predictions, score: ProperScore) -> tuple[float, float]:
 
 
 def _lowest_over_temperatures(data: Predictions) -> float:
-    """The log loss at the best temperature."""
     from calibrant.posthoc.scaling import TemperatureError, best_temperature
 
     probabilities, target = data.of_classes("the log loss")

@@ -29,20 +29,16 @@ class Metric:
     Attributes:
         key: Name of its function, and its key in :class:`calibrant.metrics.evaluate.Scores`.
         value: Function that computes the metric of predictions.
-        label: Display name.
         unit: ``"%"`` for a share that is shown in percent, ``"nats"``, or nothing.
         convention: How exactly it is computed: bins, edges, estimator.
-        meaning: One line of explanation.
         remark: Addition to the convention that depends on the predictions.
         evaluated: Whether ``evaluate`` computes it.
         kind: ``"error"`` of calibration alone, whose population value is 0 for a calibrated model and positive for any
             other; ``"signed"`` if such an error has a sign, so that comparisons use its absolute value; ``"mixed"`` if
             it measures something else too, so that low and high values alike show miscalibration; ``"own"`` of a
             user's function, which grows as calibration gets worse.
-        more_is_better: Whether a larger value is better.
         of_draws: Computes it for many draws of the same ties at once.
         jackknife: Computes it with all leave-one-out values, if it is a U-statistic.
-        minimum: Fewest samples that it needs.
         of_classes: Whether it uses all classes if they are known, not only the predicted one.
         span: Smallest and largest possible population value.
     """

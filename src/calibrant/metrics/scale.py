@@ -60,12 +60,9 @@ class Statistics:
     """Calibration of a set of predictions: scores that the functions of ``calibrant.metrics`` give, and what they need.
 
     Attributes:
-        samples: Number of predictions.
         bins: The sums of each bin of ECE and MCE, for a reliability diagram.
         views: What can be tested, as pairs with weights from cells: the confidence, the top label, or the risk of class
             1 of two; and single classes of several, if they were asked for.
-        classes: Number of classes, if known.
-        names: Names of the classes, if known.
         notices: What was assumed, in sentences.
     """
 
@@ -90,13 +87,7 @@ class Statistics:
         return self.views[0].pairs
 
     def judge(self, *, draws: int = 1000, seed: int = 0) -> tuple[tests.Judgement, ...]:
-        """Test each view, as :func:`calibrant.metrics.judge`, from cells; the value of the first test is exact.
-
-        Args:
-            draws: Number of data sets to draw for each view, and for each class at least 40 for each of the classes,
-                which end early if the answer is known.
-            seed: Seed of the draws: the same seed gives the same result.
-        """
+        """Test each view, as :func:`calibrant.metrics.judge`, from cells; the value of the first test is exact."""
         first, *classes = tests.judge_views(self.views, draws=draws, seed=seed)
         return replace(first, test=replace(first.test, statistic=self.esd)), *classes
 
@@ -115,8 +106,7 @@ def statistics_duckdb(
 ) -> Statistics:
     """Exact statistics of a file of predictions of any size, in bounded memory: :doc:`/larger_than_memory`.
 
-    The file is read twice: once to check it and to find the distribution of confidences, once to group ties,
-    sort and sum. Single classes take a third scan, and a fourth to choose them if there are too many.
+    The file is read twice. Single classes take a third scan, and a fourth to choose them if there are too many.
 
     Args:
         source: A ``.parquet``, ``.csv``, ``.tsv`` or ``.jsonl`` file, also gzipped, a folder of them, or a pattern such
@@ -131,8 +121,6 @@ def statistics_duckdb(
         temp_dir: Parent of the temporary directory; by default that of the system.
         progress: Called with the fraction done, from 0 to 1, several times a second.
 
-    Raises:
-        ValueError: If the file is invalid; the message names the file and the remedy.
     """
     import duckdb
 
@@ -169,22 +157,12 @@ def statistics_spark(
 ) -> Statistics:
     """The statistics of `statistics_duckdb`, by the same SQL on Spark.
 
-    Rows are never gathered in one partition: running sums are taken over ranges of the confidence, and only
-    one row for each range and bin returns to the driver.
-
     Args:
         source: A ``.parquet`` or ``.csv`` path as Spark understands it, or a DataFrame. It is read twice, so
             cache a DataFrame that is costly to compute.
         session: The session to use; by default the active one, else a local one that is stopped at the end.
         columns: As for `statistics_duckdb`, and so are ``bins``, ``risk`` and ``most_classes``.
         partitions: Number of ranges of the confidence, from 2 to 256; by default one for each million rows.
-
-    Raises:
-        ValueError: If the data is invalid; the message names the source and the remedy.
-
-    Example:
-        >>> statistics_spark("s3a://bucket/predictions.parquet", session=session).ece  # doctest: +SKIP
-        0.0213
     """
     try:
         import pyspark  # noqa: F401 (only to see whether it is there)
@@ -357,9 +335,8 @@ def _watched(connection: "DuckDBPyConnection", report: Callable[[float], None]) 
 
 
 def _limit(connection: "DuckDBPyConnection", memory_limit: str, threads: int | None, spill: str) -> None:
-    settings = {"memory_limit": memory_limit, "temp_directory": spill}
-    for name, value in settings.items():
-        connection.execute(f"SET {name} = {text(value)}")
+    connection.execute(f"SET memory_limit = {text(memory_limit)}")
+    connection.execute(f"SET temp_directory = {text(spill)}")
     # The order of rows does not matter here, and keeping it costs memory.
     connection.execute("SET preserve_insertion_order = false")
     # Parquet's statistics leave NaN out, and DuckDB 2.0 would conclude from them that there is none (its issue 25521).

@@ -26,8 +26,6 @@ from calibrant.metrics.scale_sql import Check, Dialect, Judged, PairQuery
 
 # Rows that are looked at to see what labels and probabilities mean.
 LOOKED_AT = 1000
-
-
 # Runs a statement and returns its rows; a second argument is the share of all work that is done after it.
 Query = Callable[..., Sequence[Sequence[Any]]]
 
@@ -191,10 +189,8 @@ def _pairs(source: SqlSource, scores: Scores, target: str, label: str, judged: J
 
 
 def _tops(source: SqlSource, scores: Scores, target: str) -> tuple[str, float]:
-    """Expressions that end in ``tops``, and how far a sum of probabilities may be from 1.
-
-    Columns: the scores s, the label t, the largest and smallest score, and whole, what rounded ones are divided by.
-    """
+    """Expressions that end in ``tops``, and how far a sum of probabilities may be from 1."""
+    # Columns: the scores s, the label t, the largest and smallest score, and whole, what rounded ones are divided by.
     dialect, query, table = source
     share = f" / {scores.divisor}" * (scores.divisor > 1)
     quoted = [dialect.name(column.name) for column in scores.columns]

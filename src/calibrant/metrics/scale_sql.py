@@ -1,8 +1,7 @@
-"""The SQL behind `calibrant.metrics.scale`: one statement for DuckDB and Spark, and the meaning of its sums.
+"""The SQL behind `calibrant.metrics.scale`, for DuckDB and Spark, and its sums: :doc:`/larger_than_memory`.
 
-Confidences are cut into ranges of about equally many rows, so that running sums are windows over one range
-each. A range returns sums of powers of its own running sum; the one at its lower end, a constant, is added
-afterwards, which is exact. Rows are also apart by cells of confidence, from which the test of calibration draws.
+A range returns sums of powers of its own running sum; the one at its lower end, a constant, is added afterwards.
+Rows are also apart by cells of confidence, from which the test of calibration draws.
 """
 
 import math
@@ -212,11 +211,9 @@ class RangeSums(NamedTuple):
 
 
 def combine(sums: RangeSums) -> tuple[float, float]:
-    """KS error and ESD of all ranges, from the sums of each.
-
-    With P = o + p, where o is the sum of residuals in the ranges below, and s likewise counted from below,
-    ESD = sum of [n P^2 - 2 P d + q - q (N - 1 - s)] / (N (N - 1) (N - 2)): multiply out.
-    """
+    """KS error and ESD of all ranges, from the sums of each."""
+    # With P = o + p, where o is the sum of residuals in the ranges below, and s likewise counted from below,
+    # ESD = sum of [n P^2 - 2 P d + q - q (N - 1 - s)] / (N (N - 1) (N - 2)): multiply out.
     part, samples = sums.part.astype(np.intp), math.fsum(sums.n)
     residual_of, samples_of = np.bincount(part, sums.d), np.bincount(part, sums.n)
     drift = (residual_of.cumsum() - residual_of)[part]

@@ -20,11 +20,6 @@ def coverage(sets: Values, target: Values) -> float:
     Args:
         sets: Whether each class is in the set of each sample, boolean or 0 and 1, ``(N, C)``.
         target: Class indices, ``(N,)``.
-
-    Example:
-        >>> from calibrant import metrics
-        >>> metrics.coverage([[1, 0, 1], [0, 1, 0]], target=[2, 0])
-        0.5
     """
     _, covered = _checked(sets, target)
     return float(covered.mean())

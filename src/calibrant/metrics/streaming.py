@@ -197,7 +197,6 @@ class _Sorted(StreamingMetric):
         self.add_state("keys", [], dist_reduce_fx="cat")
 
     def add(self, data: Predictions) -> None:
-        """Add the keys of a batch."""
         packed = pack(data.confidence.astype(np.float32), data.correct).view(np.int32)
         added = torch.from_numpy(packed).to(self.device)
         # Like the digits of a binary counter: a logarithmic number of tensors, however small the batches.
@@ -206,7 +205,6 @@ class _Sorted(StreamingMetric):
         self.keys.append(added)
 
     def cumulative(self) -> CumulativeSums:
-        """Sums of all batches."""
         state: Any = self.keys  # after synchronisation torchmetrics leaves one tensor
         parts = [state] if isinstance(state, Tensor) else list(state)
         keys = torch.cat(parts).cpu().numpy().view(np.uint32) if parts else np.zeros(0, dtype=np.uint32)

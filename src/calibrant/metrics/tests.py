@@ -51,8 +51,7 @@ class CalibrationTest(HypothesisTest):
     """Test of the hypothesis that the model is calibrated.
 
     Attributes:
-        metric: Name of the metric.
-        statistic: Its value on the data; the gap with its sign.
+        statistic: Value of the metric on the data; the gap with its sign.
         p_value: Share of the draws, including the data as one, that are at least as badly calibrated.
         draws: Number of data sets drawn from a calibrated model.
         null_mean: Mean of the metric over the draws, which a calibrated model scores by chance; for the gap, of its
@@ -84,22 +83,19 @@ def calibration_test(
     convention: ConventionName = "paper",
     **keywords: Unpack[Keywords],
 ) -> CalibrationTest:
-    r"""Test the hypothesis that the model is calibrated, by consistency resampling.
+    """Test the hypothesis that the model is calibrated, by consistency resampling: :doc:`/inference`.
 
-    The test draws correctness many times with the stated probabilities, and counts draws that are as bad as the data:
-
-    .. math:: p = \frac{1 + \#\{\text{draws with a metric} \ge \text{that of the data}\}}{1 + \#\text{draws}}.
-
-    It is exact for any metric, at any number of samples (Bröcker, Smith, Weather and Forecasting 2007; Vaicenavicius et
-    al., AISTATS 2019). The gap counts by its absolute value. For Brier, log loss, accuracy and AURC, of which low and
-    high values alike show miscalibration, p is twice the smaller of the two sides. See :doc:`/inference`.
+    Correctness is drawn many times with the stated probabilities. With k draws of n as bad as the data, p is
+    (1 + k) / (1 + n), exact for any metric and number of samples (Bröcker, Smith, Weather and Forecasting 2007;
+    Vaicenavicius et al., AISTATS 2019). The gap counts by its absolute value. For Brier, log loss, accuracy and AURC,
+    of which low and high values alike show miscalibration, p is twice the smaller of the two sides.
 
     Args:
         metric: Name of a function of :mod:`calibrant.metrics`, such as ``"ece"`` or ``"smooth_ece"``; the keys of
             ``calibrant.metrics.registry`` list all. Or the function itself; or your own function of
             :class:`~calibrant.metrics.Predictions` that grows as calibration gets worse.
         draws: Number of data sets to draw. The smallest possible p-value is ``1 / (1 + draws)``.
-        seed: Seed of the draws: the same seed gives the same result.
+        seed: Seed of the draws.
         bins: Number of bins of the binned metrics; by default the convention's, or 15 of equal mass.
         convention: Convention of the equal-width bins, as in :func:`calibrant.metrics.ece`.
     """
@@ -126,8 +122,7 @@ class Judgement(HypothesisTest):
     """Test of one view.
 
     Attributes:
-        view: What was tested.
-        test: Test of the hypothesis that its probabilities are calibrated, with ESD.
+        test: Test of the hypothesis that the probabilities of the view are calibrated, with ESD.
         p_value: Its p-value, corrected for the number of classes or labels that were tested.
     """
 
@@ -150,20 +145,8 @@ def judge(
     Args:
         given: Checked predictions, of 3 samples or more.
         draws: Number of data sets to draw for each view.
-        seed: Seed of the draws.
         progress: Called with the number of views done and their number.
         early: Whether draws of confidences, the top label and the risk end early too; their p-values are then coarser.
-
-    Example:
-        >>> import numpy as np
-        >>> from calibrant import metrics
-        >>> generator = np.random.default_rng(0)
-        >>> p = generator.dirichlet([2, 2, 2], 3000)
-        >>> p[:, :2] = p[:, [1, 0]] + 0.1 * (p[:, [0, 1]] - p[:, [1, 0]])  # two classes are mixed up
-        >>> target = (generator.random((3000, 1)) > p[:, [1, 0, 2]].cumsum(1)[:, :2]).sum(1)
-        >>> found = metrics.judge(metrics.predictions(probabilities=p, target=target))
-        >>> [(str(each.view), each.rejected) for each in found[1:]]
-        [('probability of class 0', True), ('probability of class 1', True), ('probability of class 2', False)]
     """
     found = views(predictions(given, minimum=3, name="judge"))
     return judge_views(found, draws=draws, seed=seed, progress=progress, early=early)
@@ -255,10 +238,7 @@ def observed_ties(ties: Ties) -> Block:
 
 
 def null_ties(ties: Ties, draws: int, seed: int) -> Iterator[Block]:
-    """Draws from a calibrated model with these confidences, right with exactly that probability, in blocks.
-
-    Uniform numbers have 53 bits, so a confidence of 0.99999 is wrong as often as it should be, and one of 1 never.
-    """
+    """Draws from a calibrated model with these confidences, in blocks."""
     alone, together, fractions = np.random.default_rng((seed, NULL)).spawn(3)
     z, samples, _ = ties
     whole = np.floor(samples)
@@ -293,7 +273,6 @@ def null_predictions(given: Predictions, draws: int, seed: int, *, of_classes: b
 
 
 def _with_outcomes(given: Predictions, generator: np.random.Generator) -> Predictions:
-    """The predictions with outcomes drawn from their probabilities."""
     if given.probabilities is None or given.task == "multi-label":  # of a single label, see `single`
         correct = generator.random(len(given)) < given.confidence
         target = None if given.target is None else correct.astype(np.intp)[:, np.newaxis]

@@ -1,10 +1,7 @@
 """Sorted pairs: confidence and correctness in one sortable integer, and the groups of tied samples.
 
-A confidence in [0, 1] is a non-negative float, and the bits of those sort like the numbers. Shifted left by
-one they leave a bit for the correctness. Samples of equal confidence are then one group, of which a metric only needs
-the confidence, the number of samples and the number of right ones; weights are numbers of samples.
-
-The sums that metrics need are added up block by block, in ascending order of confidence, and kept with the predictions.
+The bits of non-negative floats sort like the numbers; shifted left by one they leave a bit for the correctness. The
+sums that metrics need are added up block by block, in ascending order of confidence, and kept with the predictions.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,13 +22,7 @@ BLOCK = 1 << 15
 
 
 class Ties(NamedTuple):
-    """Groups of samples of equal confidence, in ascending order: everything as float64, ready to accumulate.
-
-    Attributes:
-        confidence: Confidence of the samples of a group.
-        samples: Number of samples, or their weight.
-        right: Number of right predictions, or their weight.
-    """
+    """Groups of samples of equal confidence, ascending: their confidence, and weights of samples and of right ones."""
 
     confidence: Array
     samples: Array

@@ -1,9 +1,8 @@
 r"""Calibration errors without bins: of cumulative residuals, by kernels, and of a smooth curve.
 
 With :math:`R_g` the residual of a group of :math:`n_g` ties, :math:`Q_g` the sum of its squared residuals,
-:math:`E_g` the sum of residuals up to and with it and :math:`s_g` the number of samples below, ESD's
-:math:`\sum_i A_i^2` is the sum of :math:`n_g E_g^2 - 2 E_g R_g + Q_g`, and :math:`\sum_i B_i` that of
-:math:`(N - 1 - s_g) Q_g`: each :math:`d_j^2` counts once for every other sample at or above it.
+:math:`E_g` the sum of residuals up to and with it and :math:`s_g` the number of samples below, the sums of ESD
+(:doc:`/methods/esd`) are those of :math:`n_g E_g^2 - 2 E_g R_g + Q_g` and :math:`(N - 1 - s_g) Q_g`.
 """
 
 import math
@@ -96,20 +95,17 @@ def ks_of_draws(given: Predictions) -> DrawsMetric:
 
 
 def esd(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
-    r"""Expected squared difference (ESD), unbiased: the measure of the paper (Yoon et al., ICLR 2023), ties included.
+    """Expected squared difference (ESD; Yoon et al., ICLR 2023), without gradient: :doc:`/methods/esd`.
 
-    The same number as :func:`calibrant.functional.esd`, without gradient: :doc:`/methods/esd`. It has mean 0 on
-    calibrated data and is therefore often negative. It needs 3 samples.
+    It is unbiased, and has mean 0 on calibrated data, so it is often negative there. It needs 3 samples.
     """
     return sums_of(predictions(confidence, correct, minimum=3, name="ESD", **keywords), CumulativeSums).esd
 
 
 def ks_error(confidence: Confidence = None, correct: Correct = None, **keywords: Unpack[Keywords]) -> float:
-    r"""Kolmogorov-Smirnov calibration error: the largest gap between cumulative correctness and confidence.
+    r"""Kolmogorov-Smirnov calibration error: :math:`\max_t |\sum_{i: z_i \le t} (c_i - z_i)| / N`.
 
-    .. math:: \mathrm{KS} = \max_t \frac1N \Big| \sum_{i:\, z_i \le t} (c_i - z_i) \Big|
-
-    The maximum is taken at the ends of groups of ties (Gupta et al., ICLR 2021).
+    It is the largest gap between cumulative correctness and confidence, with ties together (Gupta et al., ICLR 2021).
     """
     return sums_of(predictions(confidence, correct, **keywords), CumulativeSums).ks
 
@@ -248,9 +244,8 @@ def integrated_calibration_index(
 
     The calibration curve :math:`\hat c(z)` is z plus the residuals :math:`c_i - z_i`, averaged with a Gaussian kernel
     that is reflected at 0 and 1 (Nadaraya-Watson), of width :math:`1.06\, s\, n^{-1/5}` (Scott's rule, s the standard
-    deviation of z, and at least 0.001). Residuals rather than outcomes, so that smoothing adds no error of its own to a
-    calibrated model. Austin and Steyerberg (Statistics in Medicine 2019) smooth with loess, whose numbers differ
-    slightly.
+    deviation of z, and at least 0.001). Austin and Steyerberg (Statistics in Medicine 2019) smooth with loess, whose
+    numbers differ slightly.
     """
     from scipy.fft import dct, idct
 

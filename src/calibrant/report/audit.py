@@ -10,7 +10,7 @@ from calibrant.files import naming
 from calibrant.files.layout import Columns
 from calibrant.files.read import notices_of_start
 from calibrant.metrics.binned import CONVENTIONS, ConventionName
-from calibrant.metrics.closed_form import CalibrationLine, ClosedFormTest
+from calibrant.metrics.closed_form import STATISTICS, CalibrationLine, ClosedFormTest
 from calibrant.metrics.evaluate import Score, Scores, html_table
 from calibrant.metrics.groups import Change, GroupCalibration, TimeCalibration
 from calibrant.metrics.intervals import Comparison, Equivalence, Interval
@@ -37,18 +37,14 @@ TASKS: dict[str, Task] = {"risk": "binary", "top label": "multi-class", "confide
 
 @dataclass(frozen=True, eq=False)
 class Finding(Judgement):
-    """Everything about one view: the top label, a class, a label, or the risk of class 1.
+    """Everything about one view, in addition to its :class:`calibrant.metrics.tests.Judgement`.
 
     Attributes:
-        view: What is judged.
-        test: Test of calibration with ESD, by consistency resampling.
-        p_value: Its p-value, corrected by Holm's method for the number of classes or labels.
         gap: Mean probability minus the share that came true.
         factor: The larger of the two over the smaller, if that describes the error of an event better; else None.
         equivalence: Whether the error is shown to be within the margin.
         analytic: Spiegelhalter's, Kolmogorov-Smirnov's and Kuiper's test.
         line: Calibration slope and intercept; None if there is no finite line.
-        ici: Integrated calibration index.
     """
 
     gap: Interval
@@ -89,7 +85,6 @@ class Audit:
     """All results of a report on one model.
 
     Attributes:
-        name: Name of the model.
         task: ``"confidence"``, ``"binary"``, ``"multi-class"`` or ``"multi-label"``.
         predictions: Audited predictions; of a table beyond memory, cells of confidence with weights.
         scores: All scores; of two classes, errors are those of the risk of class 1.
@@ -98,12 +93,9 @@ class Audit:
         parts: Calibration and refinement parts of ``"log_loss"`` and ``"brier"``.
         repair: Effect of recalibration; None if nothing can be fitted, or if it was left out.
         problem: Reason why nothing can be fitted; empty if there is a repair, or if it was left out.
-        bins: Number of bins of ECE; None for the convention's.
-        convention: Convention of ECE.
-        seed: Seed of the draws and of the halves.
-        groups: Calibration of groups of samples, if these were given.
-        over_time: Calibration over time, if times were given.
-        change: Change of calibration since a baseline, if one was given.
+        bins: As in :func:`audit`, and so are ``convention`` and ``seed``.
+        groups: Calibration of groups of samples, if these were given; so are ``over_time`` and ``change``, since a
+            baseline.
         notices: What was assumed of the file, or is doubtful about it or the recalibration, in sentences.
     """
 
@@ -174,7 +166,7 @@ class Audit:
     def _repr_html_(self) -> str:
         rows = [(row.label, *row.values, row.convention) for row in score_rows(list(self.columns.values()))]
         header = ("score", *self.columns, "convention")
-        return html_table(f"{self.name}: {self.verdict}", header, rows, right=(1, 2))
+        return html_table(f"{self.name}: {self.verdict}", header, rows)
 
 
 def audit(
@@ -195,7 +187,7 @@ def audit(
 
     Args:
         name: Name of the model, as the report shows it.
-        predictions: Predictions of at least 3 samples, from ``metrics.predictions``.
+        predictions: Predictions of at least 3 samples.
         bins: Number of bins of ECE and of the reliability diagram; by default the convention's.
         convention: Convention of ECE, see :func:`calibrant.metrics.ece`.
         draws: Number of data sets drawn under the hypothesis of calibration, for each view.
@@ -253,11 +245,7 @@ def _finding(judgement: Judgement, margin: float) -> Finding:
         gap=metrics.confidence_interval(pairs, metric="gap"),
         factor=factor_of(view),
         equivalence=metrics.equivalence(pairs, margin=margin),
-        analytic=(
-            metrics.closed_form_test(pairs, statistic="spiegelhalter"),
-            metrics.closed_form_test(pairs, statistic="kolmogorov-smirnov"),
-            metrics.closed_form_test(pairs, statistic="kuiper"),
-        ),
+        analytic=tuple(metrics.closed_form_test(pairs, statistic=each) for each in STATISTICS),
         line=line,
         ici=metrics.integrated_calibration_index(pairs),
     )

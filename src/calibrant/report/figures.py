@@ -62,8 +62,8 @@ def reliability_diagram(
     """Accuracy against confidence, bin by bin, over a histogram of the confidences.
 
     A dot is at a bin's mean confidence and accuracy, so its distance from the diagonal is the bin's gap. Its box is
-    the 95 % Wilson interval of the accuracy: it does not assume that the model is calibrated, and stays wide if a few
-    samples happen to be all right. Empty bins are left out.
+    the 95 % Wilson interval of the accuracy (1927): it does not assume that the model is calibrated, and stays wide if
+    a few samples happen to be all right. Empty bins are left out.
 
     Args:
         predictions: Predictions from ``metrics.predictions``.
@@ -72,10 +72,6 @@ def reliability_diagram(
         title: Title of the figure; shown literally, without control characters.
         event: Name of the event whose probability the pairs state, such as a class; by default that of being right.
         ax: Axes of your own to draw in, without the histogram; the result is then their figure.
-
-    References:
-        Wilson, "Probable inference, the law of succession, and statistical inference", 1927; Niculescu-Mizil,
-        Caruana, "Predicting good probabilities with supervised learning", ICML 2005.
 
     Example:
         >>> from calibrant import metrics, report
@@ -131,20 +127,10 @@ def cumulative_plot(
 
     At threshold :math:`\alpha` they are :math:`\frac1N\sum_i 1[z_i \le \alpha] c_i` and
     :math:`\frac1N\sum_i 1[z_i \le \alpha] z_i`. Below is their difference: ESD estimates its mean square,
-    and its largest absolute value is the KS error. The band contains 95 % of what chance gives a calibrated model at
-    each threshold.
+    and its largest absolute value is the KS error (Yoon et al., ICLR 2023, Appendix A). The band contains 95 % of what
+    chance gives a calibrated model at each threshold.
 
     Arguments are those of :func:`reliability_diagram`; in axes of your own only the difference is drawn.
-
-    References:
-        Yoon, Tee, Yoon, Yoon, Kim, Li, Yoo, "ESD: Expected Squared Difference as a Tuning-Free Trainable
-        Calibration Measure", ICLR 2023, Appendix A.
-
-    Example:
-        >>> from calibrant import metrics, report
-        >>> figure = report.figures.cumulative_plot(metrics.predictions([0.9, 0.8, 0.6, 0.9], [1, 0, 1, 0]))
-        >>> figure.axes[0].lines[0].get_ydata().tolist()
-        [0.0, 0.25, 0.25, 0.5]
     """
     stated, came_true = _axes_of(event)
     share, threshold, accuracy, confidence, chance = cumulated(predictions)
@@ -242,13 +228,6 @@ def classwise_plot(predictions: Predictions, *, title: str | None = None, ax: Ax
 
     Of more than 50 classes, those 50 that the model expects most often are compared; of two classes, class 1 is shown.
     Arguments are those of :func:`reliability_diagram`; the predictions need probabilities or logits.
-
-    Example:
-        >>> from calibrant import metrics, report
-        >>> p = [[0.9, 0.1, 0.0], [0.2, 0.7, 0.1], [0.6, 0.2, 0.2]]
-        >>> figure = report.figures.classwise_plot(metrics.predictions(probabilities=p, target=[0, 1, 2]))
-        >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
-        ['0', '2', '1']
     """
     predictions.of_classes("a plot of classes")
     classes = [view for view in views(predictions) if view.of_event and len(view.pairs) > 1]
@@ -263,14 +242,6 @@ def groups_plot(found: GroupCalibration, *, title: str | None = None, ax: Axes |
     """Gap of each group with its 95 % interval, in the order of the result: the 20 worst, the worst on top.
 
     It takes a result of :func:`calibrant.metrics.calibration_by_group`, and arguments of :func:`reliability_diagram`.
-
-    Example:
-        >>> import numpy as np
-        >>> from calibrant import metrics, report
-        >>> region = np.repeat(["north", "south"], 50)
-        >>> found = metrics.calibration_by_group(np.full(100, 0.6), np.arange(100) < 50, groups=region)
-        >>> [label.get_text() for label in report.figures.groups_plot(found).axes[0].get_yticklabels()]
-        ['south', 'north']
     """
     rows = [(group.name, group.gap, group.rejected) for group in found.groups[:MOST_ROWS]]
     return _plot_rows(rows, "group", ("rejected", "not rejected"), title, ax)
@@ -280,13 +251,6 @@ def time_plot(found: TimeCalibration, *, title: str | None = None, ax: Axes | No
     """Gap in each window of time with its 95 % interval, and where it most likely changed, if it did.
 
     It takes a result of :func:`calibrant.metrics.calibration_over_time`, and arguments of :func:`reliability_diagram`.
-
-    Example:
-        >>> import numpy as np
-        >>> from calibrant import metrics, report
-        >>> found = metrics.calibration_over_time(np.full(90, 0.6), np.arange(90) % 2, time=np.arange(90))
-        >>> len(report.figures.time_plot(found).axes[0].get_xticks())
-        3
     """
     handles = [_dot(ACCENT, "gap, 95 % interval")]
     if found.changed:

@@ -45,9 +45,6 @@ def bare_p(value: float) -> str:
 def clean(text: str) -> str:
     r"""Text without characters that are invisible or change how others are shown, as names of files may contain.
 
-    Control characters and line ends become spaces, characters that change the direction of writing are removed, and
-    those that UTF-8 or XML cannot encode become a replacement character.
-
     Example:
         >>> clean("resnet\u202e\x1b[31m\n50")
         'resnet [31m 50'

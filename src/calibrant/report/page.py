@@ -66,16 +66,6 @@ def write_report(
             words in place of the comparison if there is none.
         opening: Sentences at the beginning of the page, one per paragraph.
         made: Date, command and files for the foot of the page.
-
-    Example:
-        >>> import tempfile
-        >>> from calibrant import metrics, report
-        >>> given = metrics.predictions([0.9] * 1000, [1, 1, 1, 1, 0] * 200)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     report.write_report(f"{folder}/out.html", [report.audit("a & b", given)])
-        ...     page = Path(f"{folder}/out.html").read_text()
-        >>> "<h1>Calibration of <bdi>a &amp; b</bdi></h1>" in page, "Over-confident by 10.00" in page
-        (True, True)
     """
     write_whole(Path(path), render(audits, comparisons, opening, made))
 
@@ -114,7 +104,6 @@ def render(
 
 
 def _model(audit: Audit, figures: dict[str, Markup]) -> dict[str, Any]:
-    """One model: the audit, its figures, and what is computed for the page."""
     event = _event(audit)
     means = ("mean confidence", "accuracy") if event is None else ("mean probability", f"share of {event}")
     return {
@@ -174,7 +163,6 @@ def _drawn(audit: Audit) -> dict[str, tuple[Figure, str]]:
 
 
 def _facts(audit: Audit, stated: str, came: str) -> Iterator[dict[str, str]]:
-    """The first numbers that a reader needs, with their intervals."""
     for label, share in {came: came_true(audit.judged), stated: mean_confidence(audit.judged)}.items():
         yield {"label": label, "value": percent(share), "note": "", "interval": ""}
     notes = {
@@ -191,7 +179,6 @@ def _facts(audit: Audit, stated: str, came: str) -> Iterator[dict[str, str]]:
 
 
 def _tests(audit: Audit) -> Iterator[tuple[str, str]]:
-    """The tests of the first view."""
     first = audit.findings[0]
     yield "ESD, resampled", f"{measured('esd', first.test.statistic)}, {p_value(first.p_value)}"
     for test in first.analytic:

@@ -38,13 +38,11 @@ class Repair:
     """Effect of recalibration, measured on samples it was not fitted on.
 
     Attributes:
-        method: Name of the method in ``calibrant.posthoc.registry``.
         description: The method with its parameters, fitted on all samples.
         calibrator: The calibrator fitted on all samples, the one to use.
         predictions: Every sample recalibrated by a fit on the other half of the samples.
         tried: Log loss of each method that was tried, on the halves it was not fitted on.
-        scores: Scores of the recalibrated predictions.
-        judgements: Test of each view of them.
+        scores: Scores of the recalibrated predictions; ``judgements`` are the tests of their views.
     """
 
     method: str
@@ -157,7 +155,6 @@ def _halves(task: Task, data: HeldOut, seed: int) -> tuple[IndexArray, IndexArra
 
 
 def _cross_fitted(name: str, given: Predictions, data: HeldOut, halves: tuple[IndexArray, IndexArray]) -> Predictions:
-    """Each half recalibrated by a fit on the other."""
     parts: list[Array] = []
     for fit, apply in (halves, halves[::-1]):
         fitted = _fit(name, given.task, data.take(fit))
@@ -176,7 +173,6 @@ def _fit(name: str, task: Task, data: HeldOut) -> Any:
 
 
 def _with(given: Predictions, probabilities: Array) -> Predictions:
-    """The same predictions with other probabilities."""
     if given.probabilities is None or given.target is None:
         return replace(given, confidence=np.ascontiguousarray(probabilities[:, 1]))
     if given.target.ndim == 2:

@@ -51,14 +51,12 @@ def excludes_zero(gap: Interval) -> bool:
 
 
 def factor_of(view: View) -> Interval | None:
-    """The mean probability over the share that came true, or the reverse, if it describes the error of an event best.
-
-    Two descriptions match the mean: stated minus the gap, and stated divided by the ratio. The one with the lower
-    squared error is better; the ratio only if it is so by more than one standard error.
-    """
+    """The mean probability over the share that came true, or the reverse, if it describes an event's error best."""
+    # Two descriptions match the mean: stated minus the gap, and stated divided by the ratio. The one with the lower
+    # squared error is better; the ratio only if it is so by more than one standard error.
     pairs = view.pairs
     p, event = pairs.confidence.astype(np.float64), pairs.correct.astype(np.float64)
-    weight = np.ones(len(pairs)) if pairs.weight is None else pairs.weight
+    weight = pairs.counts
     stated, came, total = float(weight @ p), float(weight @ event), float(weight.sum())
     if not view.of_event or stated == 0 or came == 0:
         return None

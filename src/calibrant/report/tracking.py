@@ -29,7 +29,7 @@ def log_mlflow(
     step: int | None = None,
     folder: str = "calibration",
 ) -> dict[str, Scores]:
-    """Store scores, reliability diagrams and the calibrator in a run of MLflow.
+    """Store scores by stage, which are returned, reliability diagrams and the calibrator in a run of MLflow.
 
     Scores are metrics ``calibration/model/ece``, ..., and ``calibration/calibrated/ece``, ... if there is a calibrator;
     figures and the calibrator's file are artifacts in the folder ``calibration``.
@@ -41,9 +41,6 @@ def log_mlflow(
         run_id: The run; by default the active one.
         step: Step of the metrics.
         folder: Prefix of the metrics, and folder of the artifacts.
-
-    Returns:
-        The scores, by ``"model"`` and ``"calibrated"``.
     """
     mlflow = _package("mlflow")
     active = mlflow.active_run()
@@ -75,16 +72,20 @@ def log_wandb(
     """Store scores, reliability diagrams and the calibrator in a run of Weights & Biases, as :func:`log_mlflow` does.
 
     Scores and figures are logged as ``calibration/model/ece``, ..., and ``calibration/calibrated/ece``, ... if there
-    is a calibrator; its file is an artifact of the type ``calibrator``. The run is that which ``wandb.init`` returned;
-    by default the active one.
+    is a calibrator; its file is an artifact of the type ``calibrator``. By default the run is the active one.
     """
     wandb = _package("wandb")
+    from PIL import Image
+
     run = wandb.run if run is None else run
     if run is None:
         raise ValueError("no run of W&B is active: call wandb.init() before log_wandb, or pass run=")
     scores, numbers, figures = _evaluated(logits, target, calibrator)
-    pictures = {f"{name}/reliability": wandb.Image(_picture(figure)) for name, figure in figures.items()}
-    run.log({f"{folder}/{name}": value for name, value in (numbers | pictures).items()}, step=step)
+    for name, figure in figures.items():
+        file = io.BytesIO()
+        figure.savefig(file, format="png", dpi=150)
+        numbers[f"{name}/reliability"] = wandb.Image(Image.open(file))  # it takes figures only from pyplot
+    run.log({f"{folder}/{name}": value for name, value in numbers.items()}, step=step)
     if calibrator is not None:
         artifact = wandb.Artifact(folder, type="calibrator")
         with tempfile.TemporaryDirectory() as temporary:
@@ -97,7 +98,6 @@ def log_wandb(
 def _evaluated(
     logits: Any, target: Any, calibrator: Calibrator | None
 ) -> "tuple[dict[str, Scores], dict[str, Any], dict[str, Figure]]":
-    """Scores, finite numbers and figures of the model, and of its calibrated predictions."""
     from calibrant.report.figures import reliability_diagram
 
     values = inputs.numbers("logits", logits)
@@ -111,15 +111,6 @@ def _evaluated(
     figures = {stage: reliability_diagram(given, title=stage) for stage, given in stages.items()}
     numbers = {f"{stage}/{key}": value for stage, found in scores.items() for key, value in dict(found).items()}
     return scores, {name: value for name, value in numbers.items() if math.isfinite(value)}, figures
-
-
-def _picture(figure: "Figure") -> Any:
-    """A figure as an image of pillow: W&B takes figures only from pyplot."""
-    from PIL import Image
-
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=150)
-    return Image.open(file)
 
 
 def _package(name: str) -> Any:

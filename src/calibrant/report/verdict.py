@@ -77,14 +77,10 @@ def _of_view(found: "Finding", samples: int) -> str:
 
 
 def _stated(view: View) -> str:
-    if view.of_event:
-        return _risks(view.name)
-    return "confidences in the top label" if view.kind == "top label" else "confidences"
-
-
-def _risks(name: str) -> str:
-    """What probabilities of one of two classes are called: a class with a name may be any, so its name stands out."""
-    short = shortened(name, LONGEST)
+    """What the probabilities are called: a class with a name may be any, so its name stands out."""
+    if not view.of_event:
+        return "confidences in the top label" if view.kind == "top label" else "confidences"
+    short = shortened(view.name, LONGEST)
     if short.lstrip("-").isdecimal():
         return f"risks of class {short}"
     return f"probabilities of class {short!r} (P(y = {short}))"
@@ -122,7 +118,6 @@ def _acceptance(found: "Finding") -> str:
 
 
 def _of_classes(audit: "Audit") -> str:
-    """The sentence about the classes or labels that were tested."""
     family, first = audit.classes, audit.findings[0]
     total, kind = audit.scores.classes or len(family), family[0].view.kind
     start = "But the" if first not in family and not first.rejected else "The"
