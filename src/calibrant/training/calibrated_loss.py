@@ -77,14 +77,14 @@ class CalibratedLoss:
             :class:`calibrant.FocalLoss`, or ``torch.nn.CrossEntropyLoss(weight=...)``.
         every: Use a held-out batch at every k-th step at most; the others are passed over. 4 for ``"temperature"`` when
             not given, and 1 for the others.
-        batchnorm: ``"freeze"`` leaves BatchNorm's running statistics to the training batches; ``"update"`` lets
-            held-out batches enter them, as published, and is the default of ``"published"`` alone.
         multi_label: Targets have the shape of the logits, each label an independent sigmoid.
         ignore_index: Label whose samples do not count.
 
     Attributes:
         guard: Scores of the batches that passed, and in ``guard.warnings_`` the warnings given, see
             :class:`calibrant.training.CalibrationWarning`.
+        batchnorm: ``"freeze"`` leaves BatchNorm's running statistics to the training batches; ``"update"`` lets
+            held-out batches enter them, as published, and is that of ``"published"`` until it is set.
 
     Example:
         >>> import calibrant as cal
@@ -106,7 +106,6 @@ class CalibratedLoss:
         weight: float | None = None,
         loss: forward.Loss | None = None,
         every: int | None = None,
-        batchnorm: BatchNormUse | None = None,
         multi_label: bool = False,
         ignore_index: int = -100,
     ) -> None:
@@ -126,9 +125,7 @@ class CalibratedLoss:
         inputs.check_range("weight", self.weight, low=0)
         self.every = (4 if method == "temperature" else 1) if every is None else every
         inputs.check_count("every", self.every)
-        default: BatchNormUse = "update" if method == "published" else "freeze"
-        self.batchnorm = default if batchnorm is None else batchnorm
-        inputs.check_choice("batchnorm", self.batchnorm, ("update", "freeze"))
+        self.batchnorm = "update" if method == "published" else "freeze"
         self.loss = loss
         self.multi_label = multi_label
         self.ignore_index = ignore_index
@@ -143,6 +140,16 @@ class CalibratedLoss:
         self._model = model
         self._layer: nn.Module | None = None
         self._finished = False  # and not trained since
+
+    @property
+    def batchnorm(self) -> BatchNormUse:
+        """Whether held-out batches enter BatchNorm's running statistics."""
+        return self._batchnorm
+
+    @batchnorm.setter
+    def batchnorm(self, use: BatchNormUse) -> None:
+        inputs.check_choice("batchnorm", use, ("update", "freeze"))
+        self._batchnorm: BatchNormUse = use
 
     @property
     def temperature(self) -> float:

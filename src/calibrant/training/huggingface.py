@@ -73,9 +73,11 @@ class InterleavedTrainer(Trainer):
             method = "temperature" if objective is None and weight is None else "published"
         self.method: Method = method
         # Each training has a loss of its own; its settings are checked now.
-        self._new_loss = partial(CalibratedLoss, method=method, objective=objective, weight=weight, batchnorm=batchnorm)
+        self._new_loss = partial(CalibratedLoss, method=method, objective=objective, weight=weight)
         given = self._new_loss(nn.Identity(), every=calibration_every)
-        self.weight, self.calibration_every = given.weight, given.every
+        if batchnorm is not None:
+            given.batchnorm = batchnorm
+        self.weight, self.calibration_every, self.batchnorm = given.weight, given.every, given.batchnorm
         self.calibration_objective = given.objective  # Trainer uses self.objective for hyperparameter search
         super().__init__(*args, **kwargs)
         self.calibration_dataset = calibration_dataset
@@ -137,6 +139,7 @@ class InterleavedTrainer(Trainer):
         trained = model if self.method == "published" else plain
         every = self.calibration_every if self.method == "temperature" else 1
         self.calibrated_loss = loss = self._new_loss(trained, every=every)
+        loss.batchnorm = self.batchnorm
         with self.compute_loss_context_manager():
             loss.attach(self._inputs(self._prepare_inputs(batch)))
         if self._saved:

@@ -101,9 +101,11 @@ class InterleavedModule(lightning.LightningModule):
         self.calibrated_loss: CalibratedLoss | None = None
         if self.method is not None:
             self.calibrated_loss = CalibratedLoss(
-                model, self.method, objective=objective, weight=weight, loss=self._training_loss, batchnorm=batchnorm,
+                model, self.method, objective=objective, weight=weight, loss=self._training_loss,
                 ignore_index=getattr(loss, "ignore_index", -100),
             )  # fmt: skip
+            if batchnorm is not None:
+                self.calibrated_loss.batchnorm = batchnorm
             self.calibrated_loss.reminder.on = False  # fit calls finish()
         self.objective: Any = getattr(self.calibrated_loss, "objective", None)
         self._make_optimizer = optimizer
