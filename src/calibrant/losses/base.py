@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, get_args
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from calibrant import distributed, inputs
@@ -47,7 +48,7 @@ class Objective(nn.Module):
 
     def gathers(self) -> bool:
         """Whether there may be other ranks whose samples belong to the batch."""
-        return self.sync and distributed.is_distributed()
+        return self.sync and dist.is_available() and dist.is_initialized()
 
     def failing_together(self) -> AbstractContextManager[None]:
         """Return a context in which bad input on one rank is an error on all of them."""

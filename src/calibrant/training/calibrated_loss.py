@@ -264,7 +264,7 @@ class CalibratedLoss:
             self.divided.set(1.0)
         with forward.evaluating(self._model):
             logits = forward.logits_of(self._model, x)
-        data = self.cleaned(logits, y, weight)
+        data = self.cleaned(logits, y, weight, known=self.steps > self.every)
         self._check_logits(data)
         self.guard.add_held_out(data._replace(logits=data.logits / self.temperature))
         self.loop.observe(data, self.steps)
@@ -299,10 +299,15 @@ class CalibratedLoss:
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def watch_training(self, logits: Tensor, y: Tensor) -> None:
         """Let the guard see a training batch, the logits as the loss sees them."""
-        self.guard.add_training(self.cleaned(logits.detach(), y))
+        self.guard.add_training(self.cleaned(logits.detach(), y, known=self.steps > 1))
 
-    def cleaned(self, logits: Tensor, target: Tensor, weight: Tensor | None = None) -> Classification:
-        """Bring a batch to ``(N, C)``, without samples whose logits overflowed; some are no reason to stop."""
+    def cleaned(
+        self, logits: Tensor, target: Tensor, weight: Tensor | None = None, *, known: bool = False
+    ) -> Classification:
+        """Bring a batch to ``(N, C)``, without samples whose logits overflowed; some are no reason to stop.
+
+        Plain batches of a kind that is known from earlier ones are not checked again.
+        """
         logits, target, count = forward.finite(logits, target, self.ignore_index, self.multi_label)
         if count:
             self.guard.warn(
@@ -311,6 +316,9 @@ class CalibratedLoss:
                 f"{self.largest_logit:.3g}), and are left out: use bfloat16 or float32 for the last layer, since raw "
                 f"logits grow against the temperature, or, if training has diverged, {GO_BACK}",
             )
+        is_plain = logits.dim() == 2 and logits.shape[1] > 1 and weight is None and not self.multi_label
+        if known and is_plain and logits.device.type == "cpu" and bool((target != self.ignore_index).all()):
+            return Classification(logits if logits.dtype == torch.float64 else logits.float(), target.long())
         return self._flattened(logits, target, weight)
 
     def _flattened(
