@@ -60,6 +60,13 @@ def test_members_follow_the_size_of_the_data(samples: int, classes: int, expecte
     assert ", ".join(AutoCalibration()._candidates(data)[0]) == expected
 
 
+def test_a_class_without_samples_that_is_often_expected_leaves_a_temperature() -> None:
+    logits, target = overconfident(200, 2, 1.0, seed=0)
+    fitted = AutoCalibration().fit(logits, target.clamp_min(1))
+    assert set(fitted.weights_) <= {"unchanged", "temperature"}
+    assert fitted.predict_proba(torch.tensor([[4.0, 0.0]])).argmax() == 0  # a sure prediction of it stays one
+
+
 def test_half_of_a_gain_within_one_standard_error_is_taken() -> None:
     logits, target = overconfident(400, 2, 1.0, seed=1)
     fitted = AutoCalibration().fit(logits, target)

@@ -180,7 +180,7 @@ class PairObjective(Objective):
         return value_of_pairs(self.value_and_slope, pairs)
 
     def value_and_slope(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
-        """Return the value of each row, and its derivative in each confidence."""
+        """Return the value of each row, and its derivative in each confidence; a subclass has this or ``value``."""
         raise NotImplementedError
 
 

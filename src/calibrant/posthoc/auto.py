@@ -30,6 +30,9 @@ class Rules:
     # A true class less likely than this over n refutes the predictions as they are, and any gain is taken: .0012 on the
     # 764 pairs of the fresh tables of the arena.
     refuting: float = 0.01
+    # A class without samples that the model expects more often than this leaves only a temperature: the samples are
+    # defective, and other members would call the class impossible. The arena has no such samples.
+    absent: float = 5.0
     # With more classes, curves of single classes have too few samples, and take long.
     classes: int = 50
     # Of more logits only a share is cross-validated, in one fold, for the time it takes.
@@ -158,6 +161,10 @@ class AutoCalibration(Calibrator):
         simple = ["unchanged", "temperature"]
         if count < RULES.rows_of_a_fit:
             return simple[:1], f"{counted(round(count), 'sample')} cannot show what any method would gain"
+        expected = evaluated(lambda xp, rows: xp.softmax(xp.wide(rows)), data.logits)
+        without = np.bincount(data.target, minlength=classes) == 0
+        if (data.weights @ expected[:, without] > RULES.absent).any():
+            return simple, "a class that the model often expects has no samples"
         if self.accuracy == "keep":
             return simple, "only members that keep the ranking of the classes were asked for"
         if count < max(RULES.rows_of_all_members, RULES.rows_per_class * classes):

@@ -343,7 +343,7 @@ class Curve(Part):
         return probability, 1 - probability
 
     def at(self, xp: Any, position: Array) -> Array:
-        """Value at positions ``(rows, N)``."""
+        """Value at positions ``(rows, N)``; a kind of curve has this or ``of``."""
         raise NotImplementedError
 
 
